@@ -1,0 +1,199 @@
+#include "cmd/engine.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/check.h"
+#include "core/cpu/cpu_backend.h"
+
+enum { COMMAND_ROWS = 256 };
+
+struct engine_options engine_defaults(const struct config *c) {
+    return (struct engine_options){
+        .path = c->model,
+        .threads = c->threads,
+        .n_ctx = c->n_ctx,
+        .activations = c->activations,
+        .kv = c->kv,
+        .isa_auto = c->isa_auto,
+        .isa = c->isa,
+        .pin = c->pin.n > 0 ? &c->pin : NULL,
+        .huge_pages = c->huge_pages,
+        .mlock = c->mlock,
+        .n_slots = 1,
+        .limits = {.max_spans = 1,
+                   .max_rows = COMMAND_ROWS,
+                   .max_outputs = COMMAND_ROWS,
+                   .max_profiles = 1},
+        .progress = engine_show_progress,
+    };
+}
+
+void engine_show_progress(void *arg, double done) {
+    (void)arg;
+    if (!isatty(STDERR_FILENO)) return;
+    fprintf(stderr, done < 1 ? "\rloading %3.0f %%" : "\r             \r", done * 100);
+    fflush(stderr);
+}
+
+static uint32_t usable_cpus(void) {
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+    const int n = CPU_COUNT(&set);
+    return n > 0 ? (uint32_t)n : 1;
+}
+
+static enum status choose_isa(struct engine *g, const struct engine_options *o, struct error *e) {
+    cpu_features_detect(&g->features);
+    g->isa = o->isa_auto ? cpu_isa_best(&g->features) : o->isa;
+    if (!cpu_isa_supported(&g->features, g->isa))
+        return error_set(e, STATUS_UNSUPPORTED, "isa", "this machine cannot run %s",
+                         cpu_isa_name(g->isa));
+    return STATUS_OK;
+}
+
+static enum status open_pages(struct engine *g, const struct engine_options *o, struct error *e) {
+    const struct plan *p = g->plan;
+    struct page_pool_config cfg = {
+        .n_groups = p->n_groups, .huge_pages = o->huge_pages, .mlock = o->mlock};
+    size_t all_bytes = 0;
+    for (uint32_t i = 0; i < p->n_groups; i++)
+        all_bytes += cfg.page_bytes[i] = kv_page_bytes(&p->groups[i], g->kv);
+    const uint64_t fit = ((uint64_t)o->kv_mib << 20) / (all_bytes > 0 ? all_bytes : 1);
+    g->n_pages = o->n_pages > 0    ? o->n_pages
+                 : o->kv_mib > 0 ? (uint32_t)(fit < UINT32_MAX / 2 ? fit : UINT32_MAX / 2)
+                                 : (g->n_ctx + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+    if (g->n_pages == 0)
+        return error_set(e, STATUS_INVALID, "kv-mib", "%u MiB hold no KV page of %zu bytes",
+                         o->kv_mib, all_bytes);
+    for (uint32_t i = 0; i < p->n_groups; i++) cfg.n_pages[i] = g->n_pages;
+    return page_pool_open(&cfg, &g->pages, e);
+}
+
+static enum status open_backend(struct engine *g, const struct engine_options *o,
+                                struct error *e) {
+    const struct backend_config cfg = {
+        .plan = g->plan,
+        .pages = g->pages,
+        .workers = g->workers,
+        .limits = g->limits,
+        .n_slots = o->n_slots,
+        .n_ctx = g->n_ctx,
+        .isa = g->isa,
+        .activations = g->activations,
+        .kv = g->kv,
+        .between = o->between,
+        .between_arg = o->between_arg,
+        .progress = o->progress,
+        .progress_arg = o->progress_arg,
+        .event_fd = -1,
+    };
+    const enum status s = region_take(&g->backend_region, "backend", cpu_backend_footprint(&cfg), 0,
+                                      o->huge_pages, o->mlock, e);
+    if (s != STATUS_OK) return s;
+    return cpu_backend_init(g->backend_region.data, &cfg, &g->backend, e);
+}
+
+enum status engine_open(const struct engine_options *o, struct engine **out, struct error *e) {
+    *out = NULL;
+    struct engine *g = calloc(1, sizeof *g);
+    if (g == NULL) return error_set(e, STATUS_NO_MEMORY, NULL, "no memory");
+    g->activations = o->activations;
+    g->kv = o->kv;
+    g->n_threads = o->threads > 0 ? o->threads : usable_cpus();
+    enum status s = choose_isa(g, o, e);
+    if (s == STATUS_OK) s = model_open(o->path, o->n_ctx, &g->model, e);
+    if (s == STATUS_OK) {
+        g->plan = model_plan(g->model);
+        g->n_ctx = o->n_ctx > 0 ? o->n_ctx : g->plan->n_ctx_train;
+        g->limits = o->limits;
+        const uint32_t full = (g->n_ctx + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+        if (g->limits.max_pages == 0)
+            g->limits.max_pages = g->limits.max_spans * full * g->plan->n_groups;
+        s = open_pages(g, o, e);
+    }
+    if (s == STATUS_OK) {
+        const struct worker_pool_config cfg = {
+            .n_workers = g->n_threads,
+            .pin_cpus = o->pin != NULL ? o->pin->values : NULL,
+            .n_pin = o->pin != NULL ? o->pin->n : 0,
+        };
+        s = worker_pool_start(&cfg, &g->workers, e);
+    }
+    if (s == STATUS_OK) s = open_backend(g, o, e);
+    if (s != STATUS_OK) {
+        engine_close(g);
+        return s;
+    }
+    *out = g;
+    return STATUS_OK;
+}
+
+void engine_close(struct engine *g) {
+    if (g == NULL) return;
+    if (g->backend != NULL) g->backend->ops->destroy(g->backend);
+    worker_pool_stop(g->workers);
+    region_free(&g->backend_region);
+    if (g->pages != NULL) page_pool_close(g->pages);
+    model_close(g->model);
+    free(g);
+}
+
+enum status engine_sequence_open(struct engine *g, uint32_t n_tokens, struct engine_sequence *s,
+                                 struct error *e) {
+    memset(s, 0, sizeof *s);
+    s->n_pages = (n_tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+    for (uint32_t i = 0; i < g->plan->n_groups; i++) {
+        s->pages[i] = malloc((s->n_pages > 0 ? s->n_pages : 1) * sizeof *s->pages[i]);
+        if (s->pages[i] == NULL) {
+            engine_sequence_close(g, s);
+            return error_set(e, STATUS_NO_MEMORY, NULL, "no memory");
+        }
+        for (uint32_t j = 0; j < s->n_pages; j++) s->pages[i][j] = PAGE_NONE;
+    }
+    for (uint32_t i = 0; i < g->plan->n_groups; i++) {
+        for (uint32_t j = 0; j < s->n_pages; j++) {
+            s->pages[i][j] = page_pool_take(g->pages, i);
+            if (s->pages[i][j] == PAGE_NONE) {
+                engine_sequence_close(g, s);
+                return error_set(e, STATUS_FULL, "ctx", "no KV pages for %u tokens", n_tokens);
+            }
+        }
+    }
+    return STATUS_OK;
+}
+
+void engine_sequence_close(struct engine *g, struct engine_sequence *s) {
+    for (uint32_t i = 0; i < g->plan->n_groups; i++) {
+        for (uint32_t j = 0; s->pages[i] != NULL && j < s->n_pages; j++)
+            if (s->pages[i][j] != PAGE_NONE) page_pool_release(g->pages, i, s->pages[i][j]);
+        free(s->pages[i]);
+    }
+    memset(s, 0, sizeof *s);
+}
+
+struct span *engine_add_span(const struct engine *g, struct step *step, enum span_kind kind,
+                             const struct engine_sequence *s, uint32_t first_position,
+                             const uint32_t *ids, uint32_t n) {
+    struct span *span = step_add_span(step, kind, 0, first_position, ids, n);
+    span->n_pages = (first_position + n + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+    CHECK(span->n_pages <= s->n_pages);
+    for (uint32_t i = 0; i < g->plan->n_groups; i++) {
+        CHECK(span->n_pages <= step->limits.max_pages - step->n_pages);
+        span->block_table[i] = step->n_pages;
+        memcpy(step->pages + step->n_pages, s->pages[i], span->n_pages * sizeof *step->pages);
+        step->n_pages += span->n_pages;
+    }
+    return span;
+}
+
+enum status engine_run(struct engine *g, struct step *step, struct error *e) {
+    const enum status s = backend_submit(g->backend, step);
+    if (s != STATUS_OK) return error_set(e, s, NULL, "the backend refused a step");
+    CHECK(backend_poll(g->backend) == step);
+    if (step->status != STATUS_OK) return error_set(e, step->status, NULL, "a step failed");
+    return STATUS_OK;
+}

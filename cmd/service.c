@@ -1,0 +1,148 @@
+#include "cmd/service.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <xxhash.h>
+
+#include "alloc/heap.h"
+#include "core/clock.h"
+#include "core/flight.h"
+
+enum {
+    STEP_ROWS = 512,      /* most rows of a step: a prefill chunk beside all decodes */
+    FLIGHT_EVENTS = 256,
+    AUTO_KV_MIB = 1024,
+    CHORE_SLICE_NS = 150000,
+    PREFILL_BUDGET_NS = 10000000,
+};
+
+/* The path's last part without ".gguf". */
+static void served_name(const char *path, char *name, size_t cap) {
+    const char *slash = strrchr(path, '/');
+    snprintf(name, cap, "%s", slash != NULL ? slash + 1 : path);
+    const size_t n = strlen(name);
+    if (n > 5 && strcmp(name + n - 5, ".gguf") == 0) name[n - 5] = '\0';
+}
+
+/* KV memory when nobody chose: every slot's full context, but no more than 1 GiB and a quarter of the
+ * machine; one full context at least. */
+static uint32_t auto_pages(const struct engine_options *o, const struct plan *p, uint32_t n_ctx) {
+    uint64_t page_bytes = 0;
+    for (uint32_t g = 0; g < p->n_groups; g++) page_bytes += kv_page_bytes(&p->groups[g], o->kv);
+    const uint64_t full = (n_ctx + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS + 1;
+    const uint64_t ram = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t bytes = (uint64_t)AUTO_KV_MIB << 20;
+    if (bytes > ram / 4) bytes = ram / 4;
+    uint64_t n = bytes / page_bytes;
+    if (n > full * o->n_slots) n = full * o->n_slots;
+    return (uint32_t)(n > full ? n : full);
+}
+
+/* What two sequences must share to share KV pages, and what the bytes of an answer depend on. */
+static uint64_t identity(struct service *s) {
+    uint64_t parts[6] = {0};
+    gguf_digest(model_gguf(s->engine->model), parts);
+    parts[2] = (uint64_t)s->engine->activations;
+    parts[3] = (uint64_t)s->engine->kv;
+    parts[4] = s->engine->n_ctx; /* decides between short and long rotary factors */
+    parts[5] = XXH3_64bits(LACONIC_VERSION, strlen(LACONIC_VERSION));
+    return XXH3_64bits(parts, sizeof parts);
+}
+
+static uint64_t monotonic(void *arg) {
+    (void)arg;
+    return clock_now_ns();
+}
+
+static enum status open_sched(struct service *s, const struct service_options *o,
+                              struct error *e) {
+    s->metrics = malloc(sizeof *s->metrics);
+    if (s->metrics == NULL) return error_set(e, STATUS_NO_MEMORY, NULL, "no memory for metrics");
+    metric_init(s->metrics);
+    enum status st = region_take(&s->flight_region, "flight records",
+                                 flight_footprint(o->max_batch, FLIGHT_EVENTS), 0, false, false, e);
+    if (st != STATUS_OK) return st;
+    s->flight = flight_init(s->flight_region.data, o->max_batch, FLIGHT_EVENTS);
+    const uint64_t id = identity(s);
+    snprintf(s->fingerprint, sizeof s->fingerprint, "lac-%016llx", (unsigned long long)id);
+    const struct sched_config cfg = {
+        .plan = s->engine->plan,
+        .tokenizer = s->tokenizer,
+        .chat_template = s->chat_template,
+        .backend = s->engine->backend,
+        .pages = s->engine->pages,
+        .workers = s->engine->workers,
+        .metrics = s->metrics,
+        .flight = s->flight,
+        .limits = s->engine->limits,
+        .n_ctx = s->engine->n_ctx,
+        .max_batch = o->max_batch,
+        .max_queue = o->max_queue,
+        .prefix_cache = true,
+        .prefill_budget_ns = PREFILL_BUDGET_NS,
+        .chore_slice_ns = CHORE_SLICE_NS,
+        .heap_bytes = heap_allocated_bytes(),
+        .kv_domain = id,
+        .now_ns = monotonic,
+    };
+    return sched_open(&cfg, &s->sched, e);
+}
+
+enum status service_open(const struct service_options *o, struct service **out, struct error *e) {
+    *out = NULL;
+    struct service *s = calloc(1, sizeof *s);
+    if (s == NULL) return error_set(e, STATUS_NO_MEMORY, NULL, "no memory");
+    const struct config *c = o->config;
+    served_name(c->model, s->name, sizeof s->name);
+
+    struct engine_options g = engine_defaults(c);
+    g.n_slots = o->max_batch;
+    g.limits = (struct step_limits){
+        .max_spans = o->max_batch,
+        .max_rows = STEP_ROWS + o->max_batch,
+        .max_outputs = o->max_batch + STEP_TOP,
+        .max_copies = o->max_batch * PLAN_MAX_GROUPS,
+        .max_profiles = 1,
+    };
+    g.between = o->between;
+    g.between_arg = o->between_arg;
+    g.kv_mib = c->kv_mib;
+    if (c->kv_mib == 0) {
+        /* The sizes of a page are the model's; a look at the plan before the engine opens it. */
+        struct model *m;
+        const enum status st = model_open(c->model, c->n_ctx, &m, e);
+        if (st != STATUS_OK) {
+            free(s);
+            return st;
+        }
+        const struct plan *p = model_plan(m);
+        g.n_pages = auto_pages(&g, p, c->n_ctx != 0 ? c->n_ctx : p->n_ctx_train);
+        model_close(m);
+    }
+    enum status st = engine_open(&g, &s->engine, e);
+    if (st == STATUS_OK) st = tokenizer_load(model_gguf(s->engine->model), &s->tokenizer, e);
+    if (st == STATUS_OK)
+        st = chat_template_load(model_gguf(s->engine->model), &s->chat_template, e);
+    if (st == STATUS_OK) st = open_sched(s, o, e);
+    if (st != STATUS_OK) {
+        service_close(s);
+        return st;
+    }
+    *out = s;
+    return STATUS_OK;
+}
+
+void service_close(struct service *s) {
+    if (s == NULL) return;
+    if (s->sched != NULL) sched_close(s->sched);
+    chat_template_free(s->chat_template);
+    tokenizer_free(s->tokenizer);
+    engine_close(s->engine);
+    region_free(&s->flight_region);
+    free(s->metrics);
+    free(s);
+}
+
+void service_refresh(struct service *s) { metric_read_process(s->metrics); }

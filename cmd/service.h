@@ -1,0 +1,45 @@
+/* service.h: an engine with a tokenizer, a chat template and a scheduler: all that answers requests.
+ * What `serve` and `run` have in common; `run` is a server with one client and no socket.
+ *
+ * Life: service_open -> sched_submit / sched_tick -> service_close (the scheduler must be idle).
+ * Memory: the plan (alloc/budget.h) is checked before anything large is taken.
+ */
+#ifndef LAC_CMD_SERVICE_H
+#define LAC_CMD_SERVICE_H
+
+#include <stdio.h>
+
+#include "cmd/engine.h"
+#include "core/metric.h"
+#include "models/chat_template.h"
+#include "models/tokenizer.h"
+#include "sched/sched.h"
+
+#define LACONIC_VERSION "0.1.0"
+
+struct service_options {
+    const struct config *config;
+    uint32_t max_batch, max_queue;
+    void (*between)(void *arg);
+    void *between_arg;
+};
+
+struct service {
+    struct engine *engine;
+    struct tokenizer *tokenizer;
+    struct chat_template *chat_template; /* NULL: the model has none */
+    struct metrics *metrics;
+    struct region flight_region;
+    struct flight *flight;
+    struct sched *sched;
+    char name[128];        /* the served model's name: the file's, without its suffix */
+    char fingerprint[32];  /* build, model, numerics: while it is the same, so are the bytes */
+};
+
+enum status service_open(const struct service_options *o, struct service **out, struct error *e);
+void service_close(struct service *s); /* NULL: nothing */
+
+/* The numbers that are read rather than counted: memory. */
+void service_refresh(struct service *s);
+
+#endif

@@ -1,0 +1,21 @@
+/* usage.h: how every command begins and how it fails. */
+#ifndef LAC_CMD_USAGE_H
+#define LAC_CMD_USAGE_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "core/config.h"
+#include "core/status.h"
+
+/* Parses the command line of argv[0]. True: go on. False: stop with *exit_status (the help was
+ * printed, or a line about the bad option). */
+bool usage_parse(struct config *c, int argc, char **argv, int *exit_status);
+
+/* "laconic COMMAND: message" on stderr; returns 1. */
+int usage_fail(const char *command, const struct error *e);
+
+/* All of a stream as a NUL-terminated string for the caller to free, at most max_bytes of it. */
+enum status usage_read_all(FILE *in, size_t max_bytes, char **text, size_t *len, struct error *e);
+
+#endif

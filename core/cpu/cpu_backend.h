@@ -1,0 +1,14 @@
+/* cpu_backend.h: the CPU backend (core/backend.h). `mem` is 64-byte aligned, zero or not; it holds the
+ * repacked weights, so that the mapped file's pages may be given back after init.
+ * Errors: STATUS_UNSUPPORTED names a tensor whose type or shape no kernel takes.
+ */
+#ifndef LAC_CORE_CPU_CPU_BACKEND_H
+#define LAC_CORE_CPU_CPU_BACKEND_H
+
+#include "core/backend.h"
+
+size_t cpu_backend_footprint(const struct backend_config *cfg);
+enum status cpu_backend_init(void *mem, const struct backend_config *cfg, struct backend **out,
+                             struct error *e);
+
+#endif

@@ -1,0 +1,177 @@
+/* cpu_state.h: the CPU backend's memory, shared by its files and nobody else.
+ *
+ * A step runs phase by phase on the worker pool; within a phase tasks share nothing that is written.
+ * Rows are handled in two numberings: `row`, as in the step (x, positions), and the compact index `i`
+ * into `rows`, the rows that the current layer runs: those that run it whole first (n_full), then those
+ * of which only K and V are wanted. Every activation buffer but x is indexed by i.
+ */
+#ifndef LAC_CORE_CPU_CPU_STATE_H
+#define LAC_CORE_CPU_CPU_STATE_H
+
+#include <stdatomic.h>
+
+#include "alloc/page_pool.h"
+#include "core/cpu/cpu_backend.h"
+#include "core/cpu/matmul.h"
+#include "core/cpu/vector.h"
+#include "core/worker_pool.h"
+
+enum {
+    ROWS_PER_TASK = 8,       /* of row-wise phases */
+    HEAD_ROWS = 32,          /* logits kept at once */
+    ATTENTION_TILE_ROWS = 16,
+    PARTIAL_BYTES = 8 << 20, /* block results waiting to be merged, at most */
+};
+
+/* What a matrix reads. The numerics class gives each input its format. */
+enum cpu_input { INPUT_ATTENTION, INPUT_O, INPUT_FFN, INPUT_DOWN, INPUT_HEAD, INPUT_COUNT };
+
+/* One matrix and how its products are cut into tasks. */
+struct matmul_job {
+    const struct packed_matrix *matrix;
+    struct activations x;
+    const float *bias;
+    float *out;
+    size_t out_stride;
+    uint32_t panels_per_task, rows_per_task, n_panel_tasks, first_task;
+};
+
+struct cpu_expert {
+    struct packed_matrix gate, up, down;
+};
+
+struct cpu_layer {
+    const struct layer_plan *plan;
+    struct kv_layout kv;
+    struct packed_matrix q, k, v, o, gate, up, down, router;
+    struct cpu_expert *experts; /* [n_experts], or NULL */
+    const float *attn_norm, *attn_post_norm, *ffn_norm, *ffn_post_norm, *q_norm, *k_norm;
+    const float *q_bias, *k_bias, *v_bias, *o_bias;
+    bool q_norm_whole, k_norm_whole; /* over all heads at once */
+};
+
+/* Consecutive rows of one span: compact indices [first, first + n). */
+struct attention_tile {
+    uint32_t first, n;
+    uint32_t span;
+    uint32_t block0, n_blocks; /* absolute blocks that any of its rows sees */
+    uint32_t first_slot;       /* of its partial results, when split */
+    uint32_t first_task;
+};
+
+struct cpu_backend {
+    struct backend base;
+    struct backend_config cfg;
+    const struct matmul_kernels *mul;
+    const struct vector_kernels *vec;
+    enum activation_format format[INPUT_COUNT];
+    uint32_t n_workers;
+    uint32_t ff_rows; /* rows of the feed-forward buffers: max_rows, times the experts used */
+
+    struct cpu_layer *layers;
+    struct packed_matrix head;
+    bool tied;
+    const float *out_norm, *head_bias;
+
+    /* activations */
+    float *x;        /* [max_rows, d_model], by row */
+    float *normed;   /* [max_rows, d_model] */
+    float *q;        /* [max_rows, d_attention_max] */
+    float *q_packed; /* [max_rows][n_kv_heads][head_dim][group]: scaled, as attention reads it */
+    float *k, *v;    /* [max_rows, kv_max] */
+    float *attended; /* [max_rows, d_attention_max] */
+    float *state_m, *state_l; /* [max_rows, n_heads]: running maximum and sum of attention */
+    float *gate, *up;         /* [ff_rows, d_ff_max] */
+    float *projected;         /* [ff_rows, d_model] */
+    uint8_t *quantised;       /* [ff_rows] rows of the widest input */
+    uint8_t *gathered;        /* the same, experts' rows; NULL without experts */
+    float *gathered_f32;      /* [ff_rows, d_model], experts with F32 inputs */
+    float *router_out;        /* [max_rows, n_experts_max] */
+    uint32_t *expert_of;      /* [ff_rows] by (i, rank) */
+    float *expert_weight;     /* [ff_rows] by (i, rank) */
+    uint32_t *expert_slot;    /* [ff_rows] by (i, rank): row of the experts' buffers */
+    uint32_t *expert_row;     /* [ff_rows] by that row: i */
+    float *rope[PLAN_MAX_ROPES]; /* [max_rows][2][n_dims]: cosines, then signed sines */
+    float *logits;               /* [HEAD_ROWS, n_vocab] */
+    float *partial_acc, *partial_m, *partial_l;
+    uint32_t n_partial, head_dim_max;
+
+    uint8_t *worker_scratch; /* [n_workers] */
+    size_t worker_scratch_bytes;
+    uint8_t *sample_scratch; /* [n_samplers] */
+    size_t sample_scratch_bytes;
+    uint32_t n_samplers;
+
+    /* the step in hand */
+    struct step *step;
+    struct step *finished;
+    const struct span **row_span; /* [max_rows], by row */
+    uint32_t *position;           /* [max_rows], by row */
+    uint8_t *needed;              /* [max_rows], by row: somebody reads its last state */
+    uint32_t *last_layer;         /* [max_profiles] */
+    uint32_t *n_run_layers;       /* [max_profiles] */
+    uint8_t **page_data;          /* [max_pages], beside step.pages */
+    uint32_t *rows;               /* [max_rows] */
+    uint32_t n_rows, n_full;
+    uint32_t *row_tile; /* [max_rows], by i */
+    struct attention_tile *tiles;
+    uint32_t n_tiles;
+    bool split;
+    uint32_t pass; /* of the walk over blocks */
+    uint32_t blocks_per_pass;
+    const struct cpu_layer *layer;
+    struct matmul_job *jobs; /* [max(8, 2 n_experts_max)] */
+    uint32_t n_jobs;
+    uint32_t head_first_output, head_last_output, head_n_rows;
+    uint32_t head_row[HEAD_ROWS];
+};
+
+/* Runs a phase. */
+static inline void phase(struct cpu_backend *b, worker_fn *fn, uint32_t n_tasks) {
+    worker_pool_run(b->cfg.workers, fn, b, n_tasks);
+}
+static inline uint32_t row_tasks(uint32_t n_rows) {
+    return (n_rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK;
+}
+static inline void *scratch_of(struct cpu_backend *b, uint32_t worker) {
+    return b->worker_scratch + worker * b->worker_scratch_bytes;
+}
+
+/* products.c: jobs are added, then run together; tasks of all of them form one phase. */
+void products_begin(struct cpu_backend *b);
+void products_add(struct cpu_backend *b, enum cpu_input in, const struct packed_matrix *m,
+                  const float *f32, const uint8_t *quantised, uint32_t n_rows, const float *bias,
+                  float *out, size_t out_stride);
+/* How each job is cut: all of one phase are looked at together. Returns the number of tasks. */
+uint32_t products_cut(struct cpu_backend *b, uint32_t n_jobs);
+void products_run(struct cpu_backend *b);
+/* The part of job `j` that `task` is: sets the ranges and computes it. */
+struct job_range {
+    uint32_t row0, row1, panel0, panel1;
+};
+struct job_range job_range(const struct matmul_job *j, uint32_t task);
+void job_compute(const struct cpu_backend *b, const struct matmul_job *j, struct job_range r);
+/* Whether the matrix reads quantised rows; if so, a row of k of that input takes this many bytes. */
+bool reads_quantised(const struct cpu_backend *b, enum cpu_input in, const struct packed_matrix *m);
+size_t input_row_bytes(const struct cpu_backend *b, enum cpu_input in, uint32_t k);
+/* x[k] into row i of b->quantised. */
+void quantise_row(struct cpu_backend *b, enum cpu_input in, const float *x, uint32_t k, uint32_t i);
+
+/* attention.c: o of rows [0, n_full) into `attended`, not yet divided by l where tiles were split;
+ * attention_finish does that row by row. */
+void attention_run(struct cpu_backend *b);
+void attention_finish(struct cpu_backend *b, uint32_t i);
+
+/* experts.c: the feed-forward of a mixture layer: from normed, back into
+ * normed [n_full, d_model]. */
+void experts_run(struct cpu_backend *b);
+
+/* layers.c */
+void layers_begin(struct cpu_backend *b); /* embeddings and rotary tables */
+void layers_run(struct cpu_backend *b);
+
+/* outputs.c: the head and the sampler; taps after a layer. */
+void outputs_run(struct cpu_backend *b);
+void taps_run(struct cpu_backend *b, uint32_t layer);
+
+#endif

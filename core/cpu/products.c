@@ -1,0 +1,93 @@
+/* products.c: phases of matrix products. */
+#include "core/check.h"
+#include "core/cpu/cpu_state.h"
+
+void products_begin(struct cpu_backend *b) { b->n_jobs = 0; }
+
+bool reads_quantised(const struct cpu_backend *b, enum cpu_input in,
+                     const struct packed_matrix *m) {
+    return matmul_activation_format(m->type, b->format[in]) != ACTIVATION_F32;
+}
+
+size_t input_row_bytes(const struct cpu_backend *b, enum cpu_input in, uint32_t k) {
+    return activation_row_bytes(b->format[in], k);
+}
+
+void quantise_row(struct cpu_backend *b, enum cpu_input in, const float *x, uint32_t k,
+                  uint32_t i) {
+    b->mul->quantise(x, k, b->format[in], b->quantised + i * input_row_bytes(b, in, k));
+}
+
+void products_add(struct cpu_backend *b, enum cpu_input in, const struct packed_matrix *m,
+                  const float *f32, const uint8_t *quantised, uint32_t n_rows, const float *bias,
+                  float *out, size_t out_stride) {
+    if (n_rows == 0) return;
+    const enum activation_format f = matmul_activation_format(m->type, b->format[in]);
+    struct matmul_job *j = &b->jobs[b->n_jobs++];
+    *j = (struct matmul_job){
+        .matrix = m,
+        .x = {.format = f,
+              .n_rows = n_rows,
+              .row_bytes = activation_row_bytes(f, m->k),
+              .data = f == ACTIVATION_F32 ? (const void *)f32 : quantised},
+        .bias = bias,
+        .out = out,
+        .out_stride = out_stride,
+    };
+    /* F32 rows are the caller's own: exactly k floats apart. */
+    if (f == ACTIVATION_F32) j->x.row_bytes = (size_t)m->k * sizeof(float);
+}
+
+uint32_t products_cut(struct cpu_backend *b, uint32_t n_jobs) {
+    uint32_t panels = 0, n_tasks = 0;
+    for (uint32_t i = 0; i < n_jobs; i++) panels += b->jobs[i].matrix->n_panels;
+    /* Few rows: the whole phase may be shorter than one task's wish, so cut it for the workers, but
+     * not so fine that handing out shows. */
+    uint32_t fair = panels / (4 * b->n_workers);
+    if (fair < 3) fair = 3;
+    for (uint32_t i = 0; i < n_jobs; i++) {
+        struct matmul_job *j = &b->jobs[i];
+        const struct matmul_task t = matmul_task_size(j->matrix, j->x.format, j->x.n_rows);
+        j->rows_per_task = t.rows;
+        const uint32_t n_row_tasks = (j->x.n_rows + t.rows - 1) / t.rows;
+        const uint32_t most = n_row_tasks > 1 ? fair * n_row_tasks : fair;
+        j->panels_per_task = t.panels < most ? t.panels : most;
+        if (b->n_workers == 1) j->panels_per_task = t.panels;
+        j->n_panel_tasks =
+            (j->matrix->n_panels + j->panels_per_task - 1) / j->panels_per_task;
+        j->first_task = n_tasks;
+        n_tasks += j->n_panel_tasks * n_row_tasks;
+    }
+    return n_tasks;
+}
+
+struct job_range job_range(const struct matmul_job *j, uint32_t task) {
+    const uint32_t t = task - j->first_task;
+    struct job_range r;
+    r.row0 = t / j->n_panel_tasks * j->rows_per_task;
+    r.row1 = j->x.n_rows - r.row0 < j->rows_per_task ? j->x.n_rows : r.row0 + j->rows_per_task;
+    r.panel0 = t % j->n_panel_tasks * j->panels_per_task;
+    const uint32_t left = j->matrix->n_panels - r.panel0;
+    r.panel1 = r.panel0 + (left < j->panels_per_task ? left : j->panels_per_task);
+    return r;
+}
+
+void job_compute(const struct cpu_backend *b, const struct matmul_job *j, struct job_range r) {
+    struct activations x = j->x;
+    x.n_rows = r.row1 - r.row0;
+    x.data = (const uint8_t *)j->x.data + r.row0 * j->x.row_bytes;
+    b->mul->matmul(j->matrix, &x, j->bias, r.panel0, r.panel1, j->out + r.row0 * j->out_stride,
+                   j->out_stride);
+}
+
+static void products_task(void *arg, uint32_t task, uint32_t worker) {
+    (void)worker;
+    const struct cpu_backend *b = arg;
+    uint32_t i = b->n_jobs - 1;
+    while (task < b->jobs[i].first_task) i--;
+    job_compute(b, &b->jobs[i], job_range(&b->jobs[i], task));
+}
+
+void products_run(struct cpu_backend *b) {
+    if (b->n_jobs > 0) phase(b, products_task, products_cut(b, b->n_jobs));
+}

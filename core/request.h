@@ -1,0 +1,149 @@
+/* request.h: what a client asked for, and the calls by which its answer comes back. The seam between
+ * io/ (which parses and checks types and fixed ranges) and sched/ (which checks what depends on the
+ * model, and answers); cmd/ hands each side the other's functions.
+ *
+ * Memory: strings in a request point into memory that the request's maker owns and keeps unchanged
+ * until `release` is called through the sink (once per accepted submit, always, and before it no
+ * second time). Everything a sink receives is valid during the call only.
+ */
+#ifndef LAC_CORE_REQUEST_H
+#define LAC_CORE_REQUEST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/status.h"
+#include "core/step.h"
+
+enum {
+    REQUEST_MAX_STOPS = 16,
+    REQUEST_MAX_STOP_BYTES = 512,
+    REQUEST_MAX_CHOICES = 16,
+    REQUEST_MAX_LOGIT_BIAS = 1024,
+    REQUEST_MAX_TOP_LOGPROBS = STEP_TOP,
+    REQUEST_DEFAULT_CHAT_TOKENS = 1024,
+    REQUEST_DEFAULT_COMPLETION_TOKENS = 16,
+};
+
+enum request_kind { REQUEST_CHAT, REQUEST_COMPLETION, REQUEST_TOKENIZE, REQUEST_DETOKENIZE };
+enum penalty_scope { PENALTY_SCOPE_OPENAI, PENALTY_SCOPE_LLAMACPP };
+enum on_deadline { ON_DEADLINE_TRUNCATE, ON_DEADLINE_FAIL };
+
+/* Which fields the client set itself; what is not set takes the default (later: the preset). */
+enum request_field {
+    REQUEST_SET_TEMPERATURE = 1 << 0,
+    REQUEST_SET_TOP_P = 1 << 1,
+    REQUEST_SET_TOP_K = 1 << 2,
+    REQUEST_SET_MIN_P = 1 << 3,
+    REQUEST_SET_MAX_TOKENS = 1 << 4,
+    REQUEST_SET_SEED = 1 << 5,
+    REQUEST_SET_REPETITION = 1 << 6,
+    REQUEST_SET_PRESENCE = 1 << 7,
+    REQUEST_SET_FREQUENCY = 1 << 8,
+};
+
+struct text {
+    const char *data; /* UTF-8 (io has checked), not NUL-terminated */
+    size_t len;
+};
+
+struct logit_bias {
+    uint32_t id;
+    float bias; /* -100 .. 100 */
+};
+
+struct request {
+    enum request_kind kind;
+    uint32_t set; /* enum request_field bits */
+
+    /* CHAT: the JSON text of an object {messages, tools, tool_choice, documents,
+     * add_generation_prompt, continue_final_message, chat_template_kwargs}, as far as given; it is
+     * the input of the template. COMPLETION, TOKENIZE: `prompt` (text), or `ids` when the client
+     * sent token ids. DETOKENIZE: `ids`. */
+    struct text chat_json;
+    struct text prompt;
+    const uint32_t *ids;
+    size_t n_ids;
+    bool special;        /* TOKENIZE: special tokens in the text are recognised */
+    bool add_bos;        /* TOKENIZE: add the model's own */
+
+    uint32_t n;          /* choices, 1 .. REQUEST_MAX_CHOICES */
+    uint32_t max_tokens; /* meaningful when SET_MAX_TOKENS; may be 0 */
+    float temperature, top_p, min_p;
+    uint32_t top_k;
+    float repetition_penalty, presence_penalty, frequency_penalty;
+    enum penalty_scope penalty_scope;
+    uint64_t seed;
+    const struct logit_bias *logit_bias; /* ids ascending, each once */
+    uint32_t n_logit_bias;
+    struct text stops[REQUEST_MAX_STOPS];
+    uint32_t n_stops;
+    bool logprobs;         /* report the logprob of every token */
+    uint32_t top_logprobs; /* and this many alternatives, 0 .. REQUEST_MAX_TOP_LOGPROBS */
+    bool echo;             /* COMPLETION: the prompt's text (and logprobs) come first */
+    bool ignore_eos;
+    bool explain;
+
+    uint64_t deadline_ms;  /* from received_ns; 0 = none */
+    enum on_deadline on_deadline;
+    int32_t priority;      /* higher first among equal deadlines */
+    uint64_t received_ns;  /* first byte of the request */
+};
+
+enum finish_reason { FINISH_STOP, FINISH_LENGTH, FINISH_ABORT, FINISH_ERROR };
+
+struct token_logprob {
+    uint32_t id;
+    float logprob; /* natural log, raw distribution; NaN: not predicted (an echoed prompt's first) */
+    const char *bytes;
+    uint32_t n_bytes;
+    uint32_t n_top;
+    struct {
+        uint32_t id;
+        float logprob;
+        const char *bytes;
+        uint32_t n_bytes;
+    } top[STEP_TOP];
+};
+
+struct request_usage {
+    uint32_t prompt_tokens, completion_tokens, cached_tokens;
+};
+
+/* What a request tells at its end, beside usage. */
+struct request_report {
+    uint64_t seed;
+    bool deadline_missed;
+    uint64_t queue_ns, prefill_ns, decode_ns; /* for `explain` and metrics */
+};
+
+/* Names a submitted request: slot or queue entry plus generation, never reused while valid. */
+typedef uint64_t request_handle;
+enum { REQUEST_HANDLE_NONE = 0 };
+
+/* The answer, in this order: for REQUEST_CHAT and REQUEST_COMPLETION started, then delta and finish
+ * per choice (finish is the choice's last), then done; or failed at any point instead of what is
+ * left. For TOKENIZE: tokens, done. For DETOKENIZE: one delta, done. After done or failed: release.
+ * All calls come from the loop thread, inside sched_tick() or sched_cancel(), never inside
+ * sched_submit(). `user` is what was given to submit. */
+struct request_sink {
+    /* Admitted: from now on the client gets 200. `seed` is the one in use. */
+    void (*started)(void *user, uint64_t seed);
+    /* Committed text of one choice: whole UTF-8 sequences, stop strings never shown; `lps` are the
+     * tokens behind it, in order (a delta may have text and no token, or a token and no text). */
+    void (*delta)(void *user, uint32_t choice, const char *bytes, size_t n,
+                  const struct token_logprob *lps, uint32_t n_lps);
+    void (*finish)(void *user, uint32_t choice, enum finish_reason reason);
+    void (*tokens)(void *user, const uint32_t *ids, size_t n);
+    void (*done)(void *user, const struct request_usage *usage, const struct request_report *report);
+    /* field "" if none. STATUS_FULL, STATUS_DEADLINE (shed): 503 with Retry-After; input class: 400;
+     * ON_DEADLINE_FAIL: STATUS_DEADLINE after start: 504 or an SSE error; others: 500. */
+    void (*failed)(void *user, const struct error *e, uint32_t retry_after_s);
+    void (*release)(void *user);
+    /* May this request produce more now? false while the client does not read fast enough: its
+     * decoding pauses (its bytes do not change). */
+    bool (*writable)(void *user);
+};
+
+#endif

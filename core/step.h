@@ -1,0 +1,173 @@
+/* step.h: what one pass of the model computes, as data. The scheduler fills a step, the backend runs
+ * it without asking back, and writes the outputs into it.
+ *
+ * Shape: spans are runs of consecutive positions of one sequence; their tokens are the step's rows,
+ * span after span. Everything is in flat arrays indexed by u32, with no pointers from span to span,
+ * so a GPU backend copies the arrays as they are into one pinned block that its graph reads; the
+ * graph depends on bucketed counts only. Spans of different kinds, profiles and sequences mix freely.
+ *
+ * Order inside a step: page copies, then spans. A span's KV is written at its positions before its
+ * rows attend; a row attends to positions <= its own. A position may be written again by a later
+ * step (rollback, rejected draft): nothing after the last written position is read. Two spans of one
+ * step never write the same page; a span may read pages that others read.
+ *
+ * Bits: an output is a function of (plan, numerics, the sequence's tokens, its profile, its sample
+ * spec). It does not depend on what else is in the step, on how the sequence was cut into spans, on
+ * the number of threads, or on the instruction set.
+ *
+ * Memory: the caller owns the step (step_footprint, step_init); arrays have the fixed capacities of
+ * step_limits. Pointers inside a sample spec stay valid and unchanged from submit to completion.
+ */
+#ifndef LAC_CORE_STEP_H
+#define LAC_CORE_STEP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/check.h"
+#include "core/plan.h"
+#include "core/rng.h"
+#include "core/status.h"
+
+enum {
+    STEP_TOP = 20,      /* best ids reported with every output */
+    STEP_CARRY_ROWS = 8, /* hidden states kept per slot: the most a sequence may owe */
+};
+#define STEP_NONE UINT32_MAX
+
+/* All kinds compute the same thing; the kind names the purpose, for metrics and explanations.
+ * SETTLE resumes rows whose first layers were computed by an earlier step (`first_layer`). */
+enum span_kind { SPAN_PREFILL, SPAN_DECODE, SPAN_VERIFY, SPAN_SETTLE, SPAN_ENCODE, SPAN_KIND_COUNT };
+
+/* Which layers a row runs, and where it may stop. Profile 0 of every step is full depth. */
+struct depth_profile {
+    uint64_t layers[PLAN_MAX_LAYERS / 64];          /* bit l: layer l runs */
+    uint64_t decision_points[PLAN_MAX_LAYERS / 64]; /* bit l: may end after layer l */
+    uint32_t heads;                                 /* index into the published heads, or STEP_NONE */
+};
+
+struct span {
+    enum span_kind kind;
+    uint32_t slot;           /* the request's slot: selects the backend's carry rows */
+    uint32_t first_position; /* absolute position of its first token */
+    uint32_t n_tokens;       /* >= 1 */
+    uint32_t first_row;      /* index of its first token among the step's rows */
+    /* Per layer group: block_table[group] is the index, in step.pages, of the page that holds
+     * position 0; page i holds positions [16 i, 16 i + 16). Pages that no row of this span can see
+     * (before the window) may be PAGE_NONE. */
+    uint32_t block_table[PLAN_MAX_GROUPS];
+    uint32_t n_pages; /* entries per group */
+    uint32_t profile; /* index into step.profiles */
+    uint32_t exit;    /* index into step.exits, or STEP_NONE */
+    uint32_t gate;    /* index into step.gates, or STEP_NONE: full attention */
+    uint16_t first_layer; /* 0: start from the embeddings of `ids`; else from carry rows */
+    uint8_t carry_row;    /* first carry row read (first_layer > 0) or written (rows that end early) */
+};
+
+/* May a row end early: thresholds by decision point, compared in FP32. */
+struct exit_policy {
+    uint32_t heads;      /* index into the published heads */
+    float threshold[32]; /* by rank of the decision point */
+    bool filled;         /* K and V of skipped layers come from fitted maps (else they are owed) */
+};
+
+/* Which sealed pages a row attends to besides the always-attended ones. */
+struct gate_policy {
+    uint32_t always_first, n_always; /* range in step.gate_pages (page indices of the sequence) */
+    uint32_t budget_pages;
+    uint32_t dense_layers; /* first layers with full attention */
+};
+
+struct sample_bias {
+    uint32_t id;
+    float divisor; /* a positive logit is divided by it, a negative one multiplied; 1 = none */
+    float delta;   /* then added */
+};
+
+/* How one token is drawn from a row's logits. Order: allowed, bias, temperature, top-k, top-p, min-p,
+ * inverse-CDF draw in id order over fixed-point masses (core/sample.h says exactly). */
+struct sample_spec {
+    uint64_t seed;
+    uint32_t choice;   /* index among n */
+    uint32_t attempt;  /* 0, then 1, 2, ... after rollbacks of this position */
+    enum rng_purpose purpose;
+    uint32_t target;   /* report this id's logprob and return it as the token; STEP_NONE: draw */
+    float temperature; /* 0: arg-max, ties to the lower id */
+    uint32_t top_k;    /* 0 or >= n_vocab: off */
+    float top_p;       /* >= 1: off */
+    float min_p;       /* 0: off */
+    const uint64_t *allowed;          /* [ceil(n_vocab / 64)], or NULL: all */
+    const struct sample_bias *biases; /* [n_biases], ids ascending, each at most once */
+    uint32_t n_biases;
+};
+
+struct top_logit {
+    uint32_t id;
+    float logit;
+};
+
+/* One drawn token. Several outputs may name the same row (n choices after one prompt). */
+struct output {
+    /* asked */
+    uint32_t row; /* the step's row whose logits are used; the token stands at its position + 1 */
+    struct sample_spec sample;
+    /* answered; logprob, lse, top and entropy are those of the raw logits */
+    uint32_t token;
+    float logprob; /* natural log, of `token` */
+    float lse;     /* log-sum-exp of the logits */
+    float entropy; /* nats */
+    float cosine;  /* with the prompt embedding; NaN when no tap asked for it */
+    uint16_t layer; /* layers that the row ran */
+    bool bad;      /* a logit was not finite: nothing else here may be used */
+    struct top_logit top[STEP_TOP]; /* logits descending, ties to the lower id */
+};
+
+/* Hidden states after a layer, handed back as F32. */
+enum tap_mode { TAP_KEEP, TAP_MEAN };
+struct tap {
+    uint32_t layer; /* after this layer; n_layers: after the output norm */
+    uint32_t first_row, n_rows;
+    enum tap_mode mode;
+    float *out; /* KEEP: [n_rows, d_model]; MEAN: [d_model]. Caller's memory */
+};
+
+struct page_copy {
+    uint32_t group, from, to;
+};
+
+struct step_limits {
+    uint32_t max_spans, max_rows, max_outputs, max_pages, max_copies, max_taps;
+    uint32_t max_profiles, max_exits, max_gates, max_gate_pages;
+};
+
+struct step {
+    struct step_limits limits;
+    uint32_t n_spans, n_rows, n_outputs, n_pages, n_copies, n_taps;
+    uint32_t n_profiles, n_exits, n_gates, n_gate_pages;
+    struct span *spans;
+    uint32_t *ids;   /* [n_rows] */
+    uint32_t *pages; /* block tables */
+    struct output *outputs; /* rows ascending */
+    struct page_copy *copies;
+    struct tap *taps;
+    struct depth_profile *profiles;
+    struct exit_policy *exits;
+    struct gate_policy *gates;
+    uint32_t *gate_pages;
+    /* answered */
+    enum status status; /* STATUS_DEVICE: no output may be used, pages written are suspect */
+    uint64_t submit_ns, done_ns;
+};
+
+size_t step_footprint(const struct step_limits *limits);
+struct step *step_init(void *mem, const struct step_limits *limits);
+/* Empty again, with profile 0 = all n_layers. */
+void step_clear(struct step *s, uint32_t n_layers);
+/* Appends a zeroed span with STEP_NONE fields and its rows; CHECKs the limits. ids are copied. */
+struct span *step_add_span(struct step *s, enum span_kind kind, uint32_t slot,
+                           uint32_t first_position, const uint32_t *ids, uint32_t n_tokens);
+/* Appends an output with purpose RNG_SAMPLE, arg-max, no target. */
+struct output *step_add_output(struct step *s, uint32_t row);
+
+#endif

@@ -1,0 +1,47 @@
+/* batch.h: builds one step from the running slots: every decode that may run, and beside them
+ * chunks of prefill, sized in time by the cost model. What is chosen here never changes an output.
+ *
+ * All decodes go into every step. Prefill gets `budget_ns` beside decodes, five times that alone,
+ * shared equally among the prompts that wait, least recently served first; what one does not need
+ * goes to the next. A chunk is at least 16 rows (or the rest), and ends on a page's edge when it
+ * can.
+ *
+ * Memory: allocated at open, with the step. The limits must hold one span, row, output, and copy
+ * per group for every choice, and all block tables: batch_open says which does not
+ * (STATUS_INVALID).
+ */
+#ifndef LAC_SCHED_BATCH_H
+#define LAC_SCHED_BATCH_H
+
+#include "sched/cost.h"
+#include "sched/slot.h"
+
+enum { BATCH_CHUNK_TOKENS = 16, BATCH_ALONE = 5 };
+
+struct batch_item {
+    struct slot *slot;
+    uint32_t choice; /* index among the slot's choices */
+    uint32_t first_row, n_rows, first_output, n_outputs, n_copies;
+};
+
+struct batch {
+    struct step *step;
+    struct batch_item *items; /* one per span, in order */
+    struct slot **order;      /* [max_batch] scratch */
+    uint32_t n_items, n_decodes;
+    struct cost_work work;
+    struct cost_model cost;
+    uint64_t n_steps;
+    uint32_t n_layers;
+};
+
+enum status batch_open(struct batch *b, const struct slots *t, const struct step_limits *limits,
+                       uint32_t n_layers, struct error *e);
+void batch_close(struct batch *b);
+
+/* Fills the step; false if there is nothing to do. */
+bool batch_build(struct batch *b, struct slots *t, uint64_t budget_ns);
+/* The step took so long. */
+void batch_learn(struct batch *b, uint64_t ns);
+
+#endif

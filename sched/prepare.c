@@ -1,0 +1,220 @@
+#include "sched/prepare.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/check.h"
+#include "core/clock.h"
+#include "models/chat_template.h"
+#include "models/detokenizer.h"
+#include "sched/draw.h"
+#include "sched/sequence.h"
+
+enum { CHECK_EVERY_TOKENS = 4096 };
+
+uint64_t prepare_pages(uint32_t n_prompt, uint32_t max_tokens, uint32_t n) {
+    const uint64_t one = pages_for(n_prompt + max_tokens), shared = n_prompt / KV_PAGE_TOKENS;
+    return n * one - (n - 1) * shared;
+}
+
+uint32_t prepare_prefill(const struct request *r, uint32_t n_prompt, uint32_t max_tokens) {
+    if (max_tokens > 0) return n_prompt;
+    /* The last token's score comes from the row before it. */
+    return r->echo && r->logprobs ? n_prompt - 1 : 0;
+}
+
+static const char *prompt_field(const struct request *r) {
+    return r->kind == REQUEST_CHAT ? "messages" : "prompt";
+}
+
+static enum status copy_ids(struct chore *c, const struct prepare_model *m, const struct request *r,
+                            const char *field, struct token_list *out, struct error *e) {
+    out->ids = malloc((r->n_ids + 1) * sizeof *out->ids);
+    if (out->ids == NULL)
+        return error_set(e, STATUS_NO_MEMORY, field, "out of memory for %zu tokens", r->n_ids);
+    out->cap = r->n_ids + 1;
+    for (size_t i = 0; i < r->n_ids; i++) {
+        if (i % CHECK_EVERY_TOKENS == 0 && chore_checkpoint(c)) return STATUS_GONE;
+        if (r->ids[i] >= m->n_vocab)
+            return error_set(e, STATUS_INVALID, field, "token id %u is not below %u", r->ids[i],
+                             m->n_vocab);
+        out->ids[out->n++] = r->ids[i];
+    }
+    return STATUS_OK;
+}
+
+/* The template usually writes the bos token itself; a second one would be a different prompt. */
+static enum status put_bos(const struct tokenizer *t, struct token_list *l, struct error *e) {
+    const uint32_t bos = tokenizer_bos(t);
+    if (!tokenizer_adds_bos(t) || bos == TOKEN_NONE || (l->n > 0 && l->ids[0] == bos))
+        return STATUS_OK;
+    if (l->n == l->cap) {
+        uint32_t *ids = realloc(l->ids, (l->cap + 1) * sizeof *ids);
+        if (ids == NULL) return error_set(e, STATUS_NO_MEMORY, NULL, "out of memory");
+        l->ids = ids;
+        l->cap++;
+    }
+    memmove(l->ids + 1, l->ids, l->n * sizeof *l->ids);
+    l->ids[0] = bos;
+    l->n++;
+    return STATUS_OK;
+}
+
+static enum status chat_tokens(struct chore *c, const struct prepare_model *m,
+                               const struct request *r, struct token_list *out, struct error *e) {
+    if (m->chat_template == NULL)
+        return error_set(e, STATUS_UNSUPPORTED, "messages", "this model has no chat template");
+    const struct chat_input in = {
+        .json = r->chat_json.data, .len = r->chat_json.len, .now_s = (int64_t)clock_wall_s()};
+    struct rendered prompt;
+    enum status st = chat_template_render(m->chat_template, &in, c, &prompt, e);
+    if (st != STATUS_OK) return st;
+    st = tokenizer_encode_spans(m->tokenizer, c, prompt.text, prompt.len, prompt.spans,
+                                prompt.n_spans, TOKENIZE_SPECIAL, out, e);
+    rendered_free(&prompt);
+    return st == STATUS_OK ? put_bos(m->tokenizer, out, e) : st;
+}
+
+/* A prompt of no tokens begins where the model's texts begin. */
+static enum status never_empty(const struct prepare_model *m, const struct request *r,
+                               struct token_list *l, struct error *e) {
+    if (l->n > 0) return STATUS_OK;
+    uint32_t id = tokenizer_bos(m->tokenizer);
+    if (id == TOKEN_NONE) id = tokenizer_eos(m->tokenizer);
+    if (id == TOKEN_NONE || id >= m->n_vocab)
+        return error_set(e, STATUS_INVALID, prompt_field(r),
+                         "the prompt is empty and this model has no token to start from");
+    if (l->cap == 0) {
+        l->ids = malloc(sizeof *l->ids);
+        if (l->ids == NULL) return error_set(e, STATUS_NO_MEMORY, NULL, "out of memory");
+        l->cap = 1;
+    }
+    l->ids[l->n++] = id;
+    return STATUS_OK;
+}
+
+static enum status check_context(const struct prepare_model *m, const struct request *r,
+                                 struct prepared *p, struct error *e) {
+    uint32_t wanted =
+        r->kind == REQUEST_CHAT ? REQUEST_DEFAULT_CHAT_TOKENS : REQUEST_DEFAULT_COMPLETION_TOKENS;
+    if (r->set & REQUEST_SET_MAX_TOKENS) wanted = r->max_tokens;
+    const size_t most = wanted > 0 ? m->n_ctx - 1 : m->n_ctx;
+    if (p->tokens.n > most)
+        return error_set(e, STATUS_CONTEXT_LENGTH, prompt_field(r),
+                         "the prompt has %zu tokens; this model's context holds %u, the answer "
+                         "included",
+                         p->tokens.n, m->n_ctx);
+    const uint32_t n_prompt = (uint32_t)p->tokens.n;
+    p->max_tokens = wanted < m->n_ctx - n_prompt ? wanted : m->n_ctx - n_prompt;
+    if (prepare_prefill(r, n_prompt, p->max_tokens) == 0) return STATUS_OK;
+    const uint64_t pages = prepare_pages(n_prompt, p->max_tokens, r->n);
+    if (pages > m->n_pages)
+        return error_set(
+            e, STATUS_TOO_LARGE, "max_tokens",
+            "prompt and %u answers of up to %u tokens need %llu KV pages of %d tokens; "
+            "this server has %u",
+            r->n, p->max_tokens, (unsigned long long)pages, KV_PAGE_TOKENS, m->n_pages);
+    return STATUS_OK;
+}
+
+static enum status check_request(const struct prepare_model *m, const struct request *r,
+                                 struct error *e) {
+    if (r->n == 0 || r->n > m->max_choices)
+        return error_set(e, STATUS_INVALID, "n", "n is %u; this server runs at most %u at once",
+                         r->n, m->max_choices);
+    for (uint32_t i = 0; i < r->n_logit_bias; i++)
+        if (r->logit_bias[i].id >= m->n_vocab)
+            return error_set(e, STATUS_INVALID, "logit_bias", "token id %u is not below %u",
+                             r->logit_bias[i].id, m->n_vocab);
+    return STATUS_OK;
+}
+
+static enum status find_distinct(struct chore *c, const struct prepare_model *m,
+                                 const struct request *r, struct prepared *p, struct error *e) {
+    if (!draw_wants_prompt_ids(r)) return STATUS_OK;
+    uint64_t *bitmap = calloc((m->n_vocab + 63) / 64, sizeof *bitmap);
+    p->distinct = malloc(p->tokens.n * sizeof *p->distinct);
+    enum status st = STATUS_OK;
+    if (bitmap == NULL || p->distinct == NULL)
+        st = error_set(e, STATUS_NO_MEMORY, NULL, "out of memory");
+    for (size_t i = 0; i < p->tokens.n && st == STATUS_OK; i++) {
+        if (i % CHECK_EVERY_TOKENS == 0 && chore_checkpoint(c)) st = STATUS_GONE;
+        bitmap[p->tokens.ids[i] / 64] |= UINT64_C(1) << p->tokens.ids[i] % 64;
+    }
+    if (st == STATUS_OK) p->n_distinct = draw_distinct(bitmap, m->n_vocab, p->distinct);
+    free(bitmap);
+    return st;
+}
+
+static enum status prepare_prompt(struct chore *c, const struct prepare_model *m,
+                                  const struct request *r, struct prepared *p, struct error *e) {
+    enum status st = check_request(m, r, e);
+    if (st != STATUS_OK) return st;
+    if (r->kind == REQUEST_CHAT)
+        st = chat_tokens(c, m, r, &p->tokens, e);
+    else if (r->ids != NULL)
+        st = copy_ids(c, m, r, "prompt", &p->tokens, e);
+    else
+        st = tokenizer_encode(m->tokenizer, c, r->prompt.data, r->prompt.len, TOKENIZE_BOS,
+                              &p->tokens, e);
+    if (st == STATUS_OK) st = never_empty(m, r, &p->tokens, e);
+    if (st == STATUS_OK) st = check_context(m, r, p, e);
+    if (st == STATUS_OK) st = find_distinct(c, m, r, p, e);
+    return st;
+}
+
+static enum status run_detokenize(struct chore *c, const struct prepare_model *m,
+                                  const struct request *r, struct prepared *p, struct error *e) {
+    enum status st = copy_ids(c, m, r, "tokens", &p->tokens, e);
+    if (st != STATUS_OK) return st;
+    buffer_init(&p->text, 0);
+    struct detokenizer d;
+    detokenizer_init(&d, m->tokenizer, DETOKENIZE_SPECIAL);
+    for (size_t i = 0; i < p->tokens.n; i++) {
+        if (i % 256 == 0 && chore_checkpoint(c)) return STATUS_GONE;
+        detokenizer_push(&d, p->tokens.ids[i], &p->text);
+    }
+    detokenizer_flush(&d, &p->text);
+    if (p->text.full) return error_set(e, STATUS_TOO_LARGE, "tokens", "the text is too long");
+    return STATUS_OK;
+}
+
+/* Frees here, on a worker, what the loop thread has no use for: after a large text it is much. */
+static void give_back(struct prepared *p) {
+    const struct token_list kept = {.ids = p->tokens.ids, .n = p->tokens.n, .cap = p->tokens.cap};
+    p->tokens.ids = NULL;
+    token_list_free(&p->tokens);
+    p->tokens = kept;
+    if (p->status == STATUS_OK) return;
+    const enum status st = p->status;
+    const struct error e = p->error;
+    prepared_free(p);
+    p->status = st;
+    p->error = e;
+}
+
+void prepare_run(struct chore *c, void *arg) {
+    struct prepare *w = arg;
+    const struct request *r = w->request;
+    struct prepared *p = &w->out;
+    enum status st;
+    if (r->kind == REQUEST_TOKENIZE) {
+        const unsigned flags =
+            (r->special ? TOKENIZE_SPECIAL : 0u) | (r->add_bos ? TOKENIZE_BOS : 0u);
+        st = tokenizer_encode(w->model->tokenizer, c, r->prompt.data, r->prompt.len, flags,
+                              &p->tokens, &p->error);
+    } else if (r->kind == REQUEST_DETOKENIZE) {
+        st = run_detokenize(c, w->model, r, p, &p->error);
+    } else {
+        st = prepare_prompt(c, w->model, r, p, &p->error);
+    }
+    p->status = st;
+    give_back(p);
+}
+
+void prepared_free(struct prepared *p) {
+    token_list_free(&p->tokens);
+    if (p->text.data != NULL) buffer_free(&p->text);
+    free(p->distinct);
+    memset(p, 0, sizeof *p);
+}

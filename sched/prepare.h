@@ -1,0 +1,57 @@
+/* prepare.h: the chore that turns a request into token ids and checks what depends on the model.
+ *
+ * It renders the chat template, tokenises (what the user wrote never becomes a control token) and
+ * validates: ids in range, n and logit_bias in range, room in the context and in the KV pages. A
+ * prompt of no tokens starts from the model's bos token, or its eos token; a model with neither
+ * answers 400.
+ *
+ * Memory: `prepared` owns heap memory until prepared_free(); all of it is taken before the
+ * request's first token. Hostile input: sizes are bounded by the request's own and by the
+ * tokenizer's caps. Threads: runs in a chore on any worker; reads the request and the model only.
+ */
+#ifndef LAC_SCHED_PREPARE_H
+#define LAC_SCHED_PREPARE_H
+
+#include "core/buffer.h"
+#include "core/chore.h"
+#include "core/plan.h"
+#include "core/request.h"
+#include "models/tokenizer.h"
+
+struct chat_template;
+
+/* What requests are checked against; unchanging. */
+struct prepare_model {
+    const struct tokenizer *tokenizer;
+    const struct chat_template *chat_template; /* NULL: none */
+    uint32_t n_vocab, n_ctx, max_choices;
+    uint32_t n_pages; /* KV pages of the smallest group */
+};
+
+struct prepared {
+    enum status status;
+    struct error error;
+    struct token_list tokens; /* the prompt; TOKENIZE: the answer */
+    struct buffer text;       /* DETOKENIZE: the answer */
+    uint32_t *distinct;       /* the prompt's ids, ascending, when draw_wants_prompt_ids */
+    uint32_t n_distinct;
+    uint32_t max_tokens; /* cut to what the context leaves */
+};
+
+struct prepare {
+    const struct prepare_model *model;
+    const struct request *request;
+    struct prepared out;
+};
+
+/* The chore's function; `arg` is a struct prepare with model and request set, the rest zero. */
+void prepare_run(struct chore *c, void *arg);
+void prepared_free(struct prepared *p);
+
+/* Pages per group that a request needs: n sequences of n_prompt + max_tokens tokens that share the
+ * whole pages of the prompt. */
+uint64_t prepare_pages(uint32_t n_prompt, uint32_t max_tokens, uint32_t n);
+/* Leading positions of the prompt that must be computed. */
+uint32_t prepare_prefill(const struct request *r, uint32_t n_prompt, uint32_t max_tokens);
+
+#endif

@@ -1,0 +1,79 @@
+/* sched.h: the scheduler: owns every request, every KV page and every decision. One loop thread
+ * calls everything here. No call blocks; sched_tick does a bounded amount of work.
+ *
+ * Life of a request: submit (bounded queue; a chore renders and tokenises) -> validated against the
+ * model -> admission, earliest deadline first (slot taken, pages for prompt + n x max_tokens
+ * reserved)
+ * -> prefix cache -> prefill chunks -> decode -> commit -> stop strings -> sink. See
+ * ARCHITECTURE.md.
+ */
+#ifndef LAC_SCHED_SCHED_H
+#define LAC_SCHED_SCHED_H
+
+#include "core/backend.h"
+#include "core/request.h"
+#include "core/status.h"
+
+struct sched;
+struct model;     /* models/model.h */
+struct tokenizer; /* models/tokenizer.h */
+struct chat_template;
+struct metrics;
+struct flight;
+
+struct sched_config {
+    const struct plan *plan;
+    const struct tokenizer *tokenizer;
+    const struct chat_template *chat_template; /* NULL: the model has none; chat is then refused */
+    struct backend *backend;
+    struct page_pool *pages;
+    struct worker_pool *workers; /* runs the chores */
+    struct metrics *metrics;
+    struct flight *flight; /* max_batch slots; events before admission are entered at admission */
+    struct step_limits limits; /* the backend's; see sched/batch.h for the least that is needed */
+    uint32_t n_ctx;
+    uint32_t max_batch; /* choices that run at once; a request takes n of them */
+    uint32_t max_queue; /* waiting requests, tokenised or not */
+    bool prefix_cache;
+    uint64_t
+        prefill_budget_ns;   /* time a step may spend on prefill beside running decodes; 0: 10 ms */
+    uint64_t chore_slice_ns; /* longest run of a chore without a look at the ring; 0: 200 us */
+    const uint64_t *heap_bytes; /* alloc/heap.h: counted between first and last token; or NULL */
+    uint64_t kv_domain;      /* hash of model, numerics, KV format */
+    uint64_t (*now_ns)(void *arg); /* the clock (a simulator's in tests) */
+    void *now_arg;
+};
+
+/* STATUS_INVALID names the option or step limit at fault. All memory that running requests use is
+ * taken here. */
+enum status sched_open(const struct sched_config *cfg, struct sched **out, struct error *e);
+/* Requests still there are dropped: release is called, nothing else. */
+void sched_close(struct sched *s);
+
+/* Takes the request into the queue; copies the struct, not what it points to. On STATUS_FULL (queue
+ * full, or draining: then the error says so) nothing was taken and the sink is not called. */
+enum status sched_submit(struct sched *s, const struct request *r, const struct request_sink *sink,
+                         void *user, request_handle *out, struct error *e);
+/* The client went away: stops before the next step; no more calls but release (at once or in the
+ * next tick). Unknown or finished handles are ignored. May be called inside a sink's calls, as may
+ * sched_submit. */
+void sched_cancel(struct sched *s, request_handle h);
+
+/* One turn: chores for their budget, admission, one step submitted and, when it is done, its tokens
+ * handed out. Returns true if there is more to do now, false if only new events can make work. */
+bool sched_tick(struct sched *s);
+
+/* The time of the next deadline that needs a tick, 0 if a cancelled request waits for one,
+ * UINT64_MAX if none. */
+uint64_t sched_next_deadline_ns(const struct sched *s);
+
+void sched_drain(struct sched *s); /* refuse new requests; running ones finish */
+bool sched_idle(const struct sched *s);
+
+struct sched_stats {
+    uint32_t running, queued;
+    uint64_t prefix_pages;
+};
+struct sched_stats sched_stats(const struct sched *s);
+
+#endif

@@ -1,0 +1,370 @@
+#include "sched/slot.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/check.h"
+
+static size_t aligned(size_t n) {
+    return (n + 63) & ~(size_t)63;
+}
+
+enum status slots_open(struct slots *t, const struct slots_config *cfg, struct error *e) {
+    memset(t, 0, sizeof *t);
+    t->cfg = *cfg;
+    const uint32_t n = cfg->max_batch, groups = cfg->kv->n_groups;
+    const size_t sequence_bytes = aligned(sequence_footprint(cfg->n_ctx, groups));
+    const size_t draw_bytes = aligned(draw_footprint(cfg->n_ctx, cfg->n_vocab));
+    const size_t emit_bytes = aligned(emit_footprint());
+    t->slots = calloc(n, sizeof *t->slots);
+    t->choices = calloc(n, sizeof *t->choices);
+    t->memory = calloc(n, sequence_bytes + draw_bytes + emit_bytes);
+    enum status st = emit_scratch_open(&t->scratch, cfg->tokenizer, e);
+    if (t->slots == NULL || t->choices == NULL || t->memory == NULL)
+        st = error_set(e, STATUS_NO_MEMORY, NULL, "out of memory for %u slots", n);
+    if (st != STATUS_OK) {
+        slots_close(t);
+        return st;
+    }
+    char *at = t->memory;
+    for (uint32_t i = 0; i < n; i++) {
+        sequence_init(&t->choices[i].sequence, at, cfg->n_ctx);
+        draw_init(&t->choices[i].draw, at + sequence_bytes, cfg->n_ctx, cfg->n_vocab);
+        emit_init(&t->choices[i].emit, at + sequence_bytes + draw_bytes);
+        at += sequence_bytes + draw_bytes + emit_bytes;
+        t->slots[i].index = i;
+    }
+    t->n_choices_free = n;
+    return STATUS_OK;
+}
+
+void slots_close(struct slots *t) {
+    CHECK(t->n_running == 0);
+    emit_scratch_close(&t->scratch);
+    free(t->slots);
+    free(t->choices);
+    free(t->memory);
+    memset(t, 0, sizeof *t);
+}
+
+static struct choice *choice_of(struct slots *t, const struct slot *s, uint32_t c) {
+    return &t->choices[s->choices[c]];
+}
+
+static void unreserve(const struct kv_store *kv, uint32_t n) {
+    for (uint32_t g = 0; g < kv->n_groups; g++) page_pool_unreserve(kv->pool, g, n);
+}
+
+static bool reserve(const struct kv_store *kv, uint32_t n) {
+    if (kv->cache != NULL && !prefix_cache_make_room(kv->cache, n)) return false;
+    for (uint32_t g = 0; g < kv->n_groups; g++) {
+        if (page_pool_reserve(kv->pool, g, n)) continue;
+        while (g-- > 0) page_pool_unreserve(kv->pool, g, n);
+        return false;
+    }
+    return true;
+}
+
+static void take_choices(struct slots *t, struct slot *s, uint32_t n) {
+    CHECK(n <= t->n_choices_free && n <= REQUEST_MAX_CHOICES);
+    s->n_choices = 0;
+    for (uint32_t i = 0; s->n_choices < n; i++) {
+        CHECK(i < t->cfg.max_batch);
+        if (t->choices[i].taken) continue;
+        t->choices[i].taken = true;
+        t->choices[i].finished = false;
+        t->choices[i].n_generated = 0;
+        s->choices[s->n_choices++] = i;
+    }
+    t->n_choices_free -= n;
+}
+
+static void give_choices(struct slots *t, struct slot *s, bool suspect) {
+    for (uint32_t c = 0; c < s->n_choices; c++) {
+        struct choice *k = choice_of(t, s, c);
+        sequence_release(&k->sequence, t->cfg.kv, suspect);
+        k->taken = false;
+    }
+    t->n_choices_free += s->n_choices;
+    s->n_choices = s->n_unfinished = 0;
+    unreserve(t->cfg.kv, s->n_reserved);
+    s->n_reserved = 0;
+}
+
+static void record(struct slots *t, const struct slot *s, uint64_t now, enum flight_kind kind,
+                   uint32_t a, uint32_t b, uint64_t c) {
+    flight_record(t->cfg.flight, s->index, now, kind, (uint16_t)a, b, c);
+}
+
+static void end(struct slots *t, struct slot *s, enum metric_outcome outcome, bool suspect,
+                uint64_t now) {
+    give_choices(t, s, suspect);
+    s->phase = SLOT_ENDED;
+    t->n_running--;
+    metric_add(t->cfg.metrics, METRIC_REQUEST, metric_outcome_task(outcome, METRIC_TASK_NONE), 1);
+    metric_time(t->cfg.metrics, METRIC_REQUEST_TIME, 0, now - s->request->received_ns);
+    if (s->deadline_missed) metric_add(t->cfg.metrics, METRIC_DEADLINE_MISSED, 0, 1);
+}
+
+static void end_aborted(struct slots *t, struct slot *s, uint64_t now) {
+    record(t, s, now, FLIGHT_ABORT, 0, 0, 0);
+    end(t, s, METRIC_ABORTED, false, now);
+}
+
+static void tell_done(struct slot *s, uint64_t now) {
+    const struct request_usage usage = {
+        .prompt_tokens = s->n_prompt,
+        .completion_tokens = s->n_generated,
+        .cached_tokens = s->n_cached,
+    };
+    const uint64_t first = s->first_token_ns != 0 ? s->first_token_ns : now;
+    const struct request_report report = {
+        .seed = s->seed,
+        .deadline_missed = s->deadline_missed,
+        .queue_ns = s->admitted_ns - s->request->received_ns,
+        .prefill_ns = first - s->admitted_ns,
+        .decode_ns = now - first,
+    };
+    answer_done(s->answer, &usage, &report);
+}
+
+static void finish_choice(struct slots *t, struct slot *s, uint32_t c, enum finish_reason reason,
+                          uint64_t now) {
+    struct choice *k = choice_of(t, s, c);
+    CHECK(!k->finished && s->n_unfinished > 0);
+    k->finished = true;
+    record(t, s, now, FLIGHT_CHOICE_END, c, (uint32_t)reason, k->n_generated);
+    answer_finish(s->answer, c, reason);
+    sequence_release(&k->sequence, t->cfg.kv, false);
+    if (--s->n_unfinished > 0) return;
+    if (s->answer->silent) {
+        end_aborted(t, s, now);
+        return;
+    }
+    record(t, s, now, FLIGHT_FINISH, 0, s->n_generated, 0);
+    if (t->cfg.heap_bytes != NULL && s->first_token_ns != 0)
+        metric_add(t->cfg.metrics, METRIC_DECODE_HEAP, 0, *t->cfg.heap_bytes - s->heap_mark);
+    tell_done(s, now);
+    end(t, s, METRIC_FINISHED, false, now);
+}
+
+/* Ends a choice that no stop string and no end token ended. */
+static void finish_at_length(struct slots *t, struct slot *s, uint32_t c, uint64_t now) {
+    const bool stopped = emit_end(&choice_of(t, s, c)->emit, &t->scratch, s->answer);
+    finish_choice(t, s, c, stopped ? FINISH_STOP : FINISH_LENGTH, now);
+}
+
+static void finish_all(struct slots *t, struct slot *s, uint64_t now) {
+    for (uint32_t c = 0, n = s->n_choices; c < n; c++)
+        if (!choice_of(t, s, c)->finished) finish_at_length(t, s, c, now);
+}
+
+static void echo_token(struct slots *t, struct slot *s, uint32_t id, const struct output *o) {
+    for (uint32_t c = 0; c < s->n_choices; c++)
+        emit_prompt(&choice_of(t, s, c)->emit, &t->scratch, s->answer, id, o);
+}
+
+/* The prompt itself, as far as it needs no scores. */
+static void echo(struct slots *t, struct slot *s, uint64_t now) {
+    const struct sequence *q = &choice_of(t, s, 0)->sequence;
+    const uint32_t n = s->score_prompt ? 1 : s->n_prompt;
+    for (uint32_t done = 0; s->n_echoed < n; done += s->n_choices) {
+        if (done >= SLOT_ECHO_TOKENS) return;
+        echo_token(t, s, q->tokens[s->n_echoed++], NULL);
+    }
+    s->phase = SLOT_PREFILL;
+    if (s->n_prefill == 0) finish_all(t, s, now);
+}
+
+void slots_echo(struct slots *t, uint64_t now) {
+    for (uint32_t i = 0; i < t->cfg.max_batch; i++)
+        if (t->slots[i].phase == SLOT_ECHO && !t->slots[i].paused) echo(t, &t->slots[i], now);
+}
+
+static struct slot *find_free(struct slots *t) {
+    for (uint32_t i = 0; i < t->cfg.max_batch; i++)
+        if (t->slots[i].phase == SLOT_FREE) return &t->slots[i];
+    return NULL;
+}
+
+/* What happened before there was a slot to record it in. */
+static void record_start(struct slots *t, const struct slot *s, const struct slot_start *w,
+                         uint64_t now) {
+    flight_clear(t->cfg.flight, s->index);
+    record(t, s, w->request->received_ns, FLIGHT_RECEIVED, 0, 0, 0);
+    record(t, s, w->queued_ns, FLIGHT_QUEUED, 0, 0, 0);
+    record(t, s, w->tokenised_ns, FLIGHT_TOKENISED, 0, s->n_prompt,
+           w->request->kind == REQUEST_CHAT ? w->request->chat_json.len : w->request->prompt.len);
+    record(t, s, now, FLIGHT_ADMITTED, 0, s->n_reserved, 0);
+    if (s->n_cached > 0) record(t, s, now, FLIGHT_PREFIX_HIT, 0, s->n_cached, 0);
+    metric_add(t->cfg.metrics, METRIC_REQUEST_STARTED, 0, 1);
+    metric_add(t->cfg.metrics, METRIC_PROMPT_TOKENS, 0, s->n_prompt);
+    metric_add(t->cfg.metrics, METRIC_PREFIX_HIT_TOKENS, 0, s->n_cached);
+}
+
+/* Choices, the prefix that is cached, and a reservation for the rest. */
+static bool take_memory(struct slots *t, struct slot *s, const struct slot_start *w) {
+    const struct request *r = w->request;
+    const struct prepared *p = w->prepared;
+    s->n_prompt = (uint32_t)p->tokens.n;
+    s->max_tokens = p->max_tokens;
+    s->n_prefill = prepare_prefill(r, s->n_prompt, s->max_tokens);
+    s->score_prompt = r->echo && r->logprobs;
+    s->n_reserved = s->n_cached = 0;
+    take_choices(t, s, r->n);
+    struct sequence *q = &choice_of(t, s, 0)->sequence;
+    sequence_start(q, p->tokens.ids, s->n_prompt);
+    if (s->n_prefill == 0) return true;
+    /* At least the last row is computed, for its logits; a scored prompt needs all of them. */
+    if (!s->score_prompt) s->n_cached = sequence_adopt_prefix(q, t->cfg.kv, s->n_prefill - 1);
+    const uint64_t pages =
+        prepare_pages(s->n_prompt, s->max_tokens, r->n) - s->n_cached / KV_PAGE_TOKENS;
+    if (pages <= UINT32_MAX && reserve(t->cfg.kv, (uint32_t)pages)) {
+        s->n_reserved = (uint32_t)pages;
+        return true;
+    }
+    give_choices(t, s, false);
+    return false;
+}
+
+enum status slot_admit(struct slots *t, const struct slot_start *w, uint64_t now) {
+    const struct request *r = w->request;
+    struct slot *s = find_free(t);
+    if (s == NULL || r->n > t->n_choices_free || !take_memory(t, s, w)) return STATUS_AGAIN;
+    s->phase = r->echo ? SLOT_ECHO : SLOT_PREFILL;
+    s->name = w->name;
+    s->request = r;
+    s->answer = w->answer;
+    s->seed = w->seed;
+    s->deadline_ns = w->deadline_ns;
+    s->admitted_ns = now;
+    s->first_token_ns = 0;
+    s->n_unfinished = s->n_choices;
+    s->n_generated = s->n_echoed = 0;
+    s->served = w->step;
+    s->deadline_missed = s->paused = false;
+    stop_set_init(&s->stops, r->stops, r->n_stops);
+    for (uint32_t c = 0; c < s->n_choices; c++) {
+        struct choice *k = choice_of(t, s, c);
+        const struct prepared *p = w->prepared;
+        draw_start(&k->draw, r, s->seed, c, p->tokens.ids, s->n_prompt, p->distinct, p->n_distinct);
+        emit_start(&k->emit, t->cfg.tokenizer, r, c, &s->stops);
+    }
+    t->n_running++;
+    record_start(t, s, w, now);
+    answer_started(w->answer, s->seed);
+    if (s->phase == SLOT_PREFILL && s->n_prefill == 0) finish_all(t, s, now);
+    return STATUS_OK;
+}
+
+void slots_pause_and_resume(struct slots *t, uint64_t now) {
+    for (uint32_t i = 0; i < t->cfg.max_batch; i++) {
+        struct slot *s = &t->slots[i];
+        if (!slot_running(s)) continue;
+        const struct answer *a = s->answer;
+        const bool paused = a->silent || !a->sink.writable(a->user);
+        if (paused != s->paused)
+            record(t, s, now, paused ? FLIGHT_PAUSED : FLIGHT_RESUMED, 0, 0, 0);
+        s->paused = paused;
+    }
+}
+
+/* One more token of a choice: committed at once, since nothing can withdraw it. */
+static void accept(struct slots *t, struct slot *s, uint32_t c, const struct output *o,
+                   uint64_t now) {
+    struct choice *k = choice_of(t, s, c);
+    sequence_append(&k->sequence, o->token);
+    sequence_commit(&k->sequence, k->sequence.n_tokens);
+    draw_accept(&k->draw, o->token);
+    record(t, s, now, FLIGHT_TOKEN, c, o->token, k->sequence.n_tokens - 1);
+    metric_add(t->cfg.metrics, METRIC_COMPLETION_TOKENS, 0, 1);
+    if (k->n_generated > 0)
+        metric_time(t->cfg.metrics, METRIC_INTER_TOKEN, 0, now - k->last_token_ns);
+    k->n_generated++;
+    s->n_generated++;
+    k->last_token_ns = now;
+    if (!s->request->ignore_eos && tokenizer_is_eog(t->cfg.tokenizer, o->token)) {
+        emit_end(&k->emit, &t->scratch, s->answer);
+        finish_choice(t, s, c, FINISH_STOP, now);
+    } else if (emit_token(&k->emit, &t->scratch, s->answer, o)) {
+        finish_choice(t, s, c, FINISH_STOP, now);
+    } else if (k->n_generated == s->max_tokens) {
+        finish_at_length(t, s, c, now);
+    }
+}
+
+static void prefill_done(struct slots *t, struct slot *s, const struct output *outputs,
+                         uint64_t now) {
+    struct sequence *q = &choice_of(t, s, 0)->sequence;
+    if (s->max_tokens == 0) {
+        finish_all(t, s, now);
+        return;
+    }
+    const uint32_t n = s->n_choices;
+    for (uint32_t c = 1; c < n; c++) sequence_fork(&choice_of(t, s, c)->sequence, q, t->cfg.kv);
+    s->phase = SLOT_DECODE;
+    s->first_token_ns = now;
+    if (t->cfg.heap_bytes != NULL) s->heap_mark = *t->cfg.heap_bytes;
+    record(t, s, now, FLIGHT_FIRST_TOKEN, 0, outputs[0].token, 0);
+    metric_time(t->cfg.metrics, METRIC_TIME_TO_FIRST_TOKEN, 0, now - s->request->received_ns);
+    for (uint32_t c = 0; c < n; c++) accept(t, s, c, &outputs[c], now);
+}
+
+void slot_step_done(struct slots *t, struct slot *s, uint32_t c, uint32_t first_row,
+                    uint32_t n_rows, const struct output *outputs, uint32_t n_outputs,
+                    uint64_t now) {
+    for (uint32_t i = 0; i < n_outputs; i++) {
+        if (!outputs[i].bad) continue;
+        struct error e;
+        (void)error_set(&e, STATUS_BAD_NUMBER, NULL, "the model's output is not a number");
+        slot_fail(t, s, &e, now);
+        return;
+    }
+    struct sequence *q = &choice_of(t, s, c)->sequence;
+    const uint32_t first_position = q->n_computed;
+    sequence_computed(q, t->cfg.kv, n_rows);
+    if (n_outputs > 0) sequence_seal(q, t->cfg.kv);
+    if (s->phase == SLOT_PREFILL)
+        record(t, s, now, FLIGHT_PREFILL_CHUNK, c, n_rows, first_position);
+    if (s->phase == SLOT_DECODE) {
+        CHECK(n_outputs == 1);
+        accept(t, s, c, &outputs[0], now);
+        return;
+    }
+    CHECK(s->phase == SLOT_PREFILL && c == 0);
+    uint32_t i = 0;
+    for (; i < n_outputs && outputs[i].sample.target != STEP_NONE; i++) {
+        const uint32_t position = first_position + (outputs[i].row - first_row) + 1;
+        echo_token(t, s, q->tokens[position], &outputs[i]);
+    }
+    if (q->n_computed < s->n_prefill) return;
+    CHECK(n_outputs - i == (s->max_tokens > 0 ? s->n_choices : 0));
+    prefill_done(t, s, outputs + i, now);
+}
+
+void slot_fail(struct slots *t, struct slot *s, const struct error *e, uint64_t now) {
+    record(t, s, now, FLIGHT_FAIL, 0, (uint32_t)e->status, 0);
+    answer_failed(s->answer, e, 1);
+    /* A missed deadline says nothing against the KV. */
+    end(t, s, METRIC_FAILED, e->status != STATUS_DEADLINE, now);
+}
+
+void slot_abort(struct slots *t, struct slot *s, uint64_t now) {
+    end_aborted(t, s, now);
+}
+
+void slot_deadline(struct slots *t, struct slot *s, uint64_t now) {
+    s->deadline_missed = true;
+    if (s->request->on_deadline == ON_DEADLINE_TRUNCATE) {
+        finish_all(t, s, now);
+        return;
+    }
+    struct error e;
+    (void)error_set(&e, STATUS_DEADLINE, "laconic.deadline_ms", "the deadline passed");
+    slot_fail(t, s, &e, now);
+}
+
+void slot_free(struct slot *s) {
+    CHECK(s->phase == SLOT_ENDED && s->n_choices == 0);
+    s->phase = SLOT_FREE;
+}

@@ -1,0 +1,120 @@
+/* slot.h: the fixed memory of running requests. A slot is one admitted request; it has 1 .. n
+ * choices, each with a sequence, a draw, and an emitter of its own, taken from one pool of
+ * max_batch choices.
+ *
+ * Life of a slot: slot_admit (pages reserved, prefix adopted, client told) -> echo, if asked ->
+ * prefill, by steps -> fork to n choices on the prompt's last row -> decode -> each choice finishes
+ * -> done. slot_step_done() takes what a step computed for it. Any other end: slot_fail,
+ * slot_abort, slot_deadline. An ended slot has no pages and no choices; SLOT_ENDED tells sched to
+ * release the request.
+ *
+ * Memory: all of it is allocated by slots_open(). Between a request's first and last token nothing
+ * here touches the general heap.
+ * Threads: the loop thread, while no step is in flight (slot_step_done: once it is done).
+ */
+#ifndef LAC_SCHED_SLOT_H
+#define LAC_SCHED_SLOT_H
+
+#include "core/flight.h"
+#include "core/metric.h"
+#include "core/request.h"
+#include "core/step.h"
+#include "sched/answer.h"
+#include "sched/draw.h"
+#include "sched/emit.h"
+#include "sched/prepare.h"
+#include "sched/sequence.h"
+
+/* SLOT_ECHO: the prompt's text is being given back, a bounded number of tokens a turn. */
+enum slot_phase { SLOT_FREE, SLOT_ECHO, SLOT_PREFILL, SLOT_DECODE, SLOT_ENDED };
+enum { SLOT_ECHO_TOKENS = 1024 };
+
+struct choice {
+    struct sequence sequence;
+    struct draw draw;
+    struct emit emit;
+    uint32_t n_generated;
+    uint64_t last_token_ns;
+    bool taken, finished;
+};
+
+struct slot {
+    uint32_t index;
+    enum slot_phase phase;
+    uint32_t name; /* the request's, sched's */
+    const struct request *request;
+    struct answer *answer;
+    uint64_t seed, deadline_ns, admitted_ns, first_token_ns;
+    uint64_t heap_mark; /* *cfg.heap_bytes at the first token */
+    uint32_t n_prompt, max_tokens;
+    uint32_t n_prefill;  /* positions of the prompt to compute; 0: none */
+    uint32_t n_cached;   /* of them from the prefix cache */
+    uint32_t n_echoed;   /* tokens of the prompt given back in SLOT_ECHO */
+    uint32_t n_reserved; /* pages of each group still reserved */
+    uint32_t n_choices, n_unfinished, n_generated;
+    uint32_t choices[REQUEST_MAX_CHOICES];
+    uint64_t served;   /* the step at which prefill last got rows, or admission: order of service */
+    bool paused;       /* the client does not take more now */
+    bool score_prompt; /* echo with logprobs: every row of the prompt has an output */
+    bool deadline_missed;
+    struct stop_set stops;
+};
+
+struct slots_config {
+    const struct tokenizer *tokenizer;
+    const struct kv_store *kv;
+    struct metrics *metrics;
+    struct flight *flight; /* [max_batch] slots */
+    const uint64_t *heap_bytes; /* general-heap bytes taken so far (alloc/heap.h), or NULL */
+    uint32_t n_ctx, n_vocab, max_batch;
+};
+
+struct slots {
+    struct slots_config cfg;
+    struct emit_scratch scratch;
+    struct slot *slots;     /* [max_batch] */
+    struct choice *choices; /* [max_batch] */
+    uint32_t n_running, n_choices_free;
+    void *memory;
+};
+
+enum status slots_open(struct slots *t, const struct slots_config *cfg, struct error *e);
+/* No slot may be running. */
+void slots_close(struct slots *t);
+
+/* A prepared request that waits to start. */
+struct slot_start {
+    uint32_t name;
+    const struct request *request;
+    struct answer *answer;
+    const struct prepared *prepared; /* not needed after slot_admit */
+    uint64_t seed, deadline_ns, queued_ns, tokenised_ns;
+    uint64_t step; /* now, in steps */
+};
+
+/* Takes a slot, choices and pages and starts the request. STATUS_AGAIN: there is no room now,
+ * nothing was done. */
+enum status slot_admit(struct slots *t, const struct slot_start *w, uint64_t now);
+
+/* Asks every client whether it takes more now. */
+void slots_pause_and_resume(struct slots *t, uint64_t now);
+/* Gives back prompts that are to be echoed. Slots that want nothing else end. */
+void slots_echo(struct slots *t, uint64_t now);
+static inline bool slot_running(const struct slot *s) {
+    return s->phase != SLOT_FREE && s->phase != SLOT_ENDED;
+}
+
+/* A span of `n_rows` for the slot's choice `c` (index among its choices) was computed; its outputs
+ * are outputs[n_outputs], `first_row` the step's row of its first token. */
+void slot_step_done(struct slots *t, struct slot *s, uint32_t c, uint32_t first_row,
+                    uint32_t n_rows, const struct output *outputs, uint32_t n_outputs,
+                    uint64_t now);
+
+void slot_fail(struct slots *t, struct slot *s, const struct error *e, uint64_t now);
+void slot_abort(struct slots *t, struct slot *s, uint64_t now);
+/* The deadline passed: ends as the request asked. */
+void slot_deadline(struct slots *t, struct slot *s, uint64_t now);
+/* SLOT_ENDED -> SLOT_FREE. */
+void slot_free(struct slot *s);
+
+#endif

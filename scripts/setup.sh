@@ -1,0 +1,83 @@
+#!/bin/sh
+# Installs the Debian packages that building and testing need, if any is missing (as root or with sudo);
+# quiet and quick when there is nothing to do.
+#   setup.sh        packages
+#   setup.sh venv   also an empty Python environment in build/venv
+#   setup.sh test   also the Python packages that the tests use, in it
+set -eu
+cd "$(dirname "$0")/.."
+
+PACKAGES="build-essential pkg-config libjemalloc-dev liburing-dev libxxhash-dev libssl-dev
+libpcre2-dev libjansson-dev node-llhttp libcmocka-dev systemtap-sdt-dev python3-venv curl"
+PYTHON_PACKAGES="openai gguf numpy"
+VENV=build/venv
+
+say() { echo "setup: $*" >&2; }
+
+missing_packages() {
+    # One query for all; a package that is not known is not in the answer.
+    installed=" $(dpkg-query -W -f='${Status} ${Package}\n' $PACKAGES 2>/dev/null |
+        sed -n 's/^install ok installed //p' | tr '\n' ' ')"
+    for p in $PACKAGES; do
+        case "$installed" in *" $p "*) ;; *) printf '%s ' "$p" ;; esac
+    done
+}
+
+install_packages() {
+    if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+        say "this system has no apt-get; going on in the hope that the like of these is there:" $PACKAGES
+        return 0
+    fi
+    missing=$(missing_packages)
+    [ -n "$missing" ] || return 0
+    as_root=
+    if [ "$(id -u)" -ne 0 ]; then
+        if ! command -v sudo >/dev/null; then
+            say "please run as root: apt-get install -y --no-install-recommends $missing"
+            exit 1
+        fi
+        as_root="sudo"
+    fi
+    say "installing $missing"
+    # -q: one line per step; a lock held by another apt is waited for.
+    options="-q -y -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3"
+    # shellcheck disable=SC2086
+    {
+        $as_root env DEBIAN_FRONTEND=noninteractive apt-get update -q -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 >&2
+        $as_root env DEBIAN_FRONTEND=noninteractive apt-get install $options \
+            --no-install-recommends $missing >&2
+    } || { say "apt-get failed (see above)"; exit 1; }
+    missing=$(missing_packages)
+    [ -z "$missing" ] || { say "still missing after installation: $missing"; exit 1; }
+}
+
+# Two makes at once must not build one environment twice.
+with_lock() {
+    mkdir -p build
+    if command -v flock >/dev/null; then
+        exec 9>build/.setup.lock
+        flock 9
+    fi
+}
+
+make_venv() {
+    [ -x $VENV/bin/python ] && [ -e $VENV/.ready ] && return 0
+    say "making $VENV"
+    rm -rf $VENV
+    python3 -m venv $VENV >&2
+    : >$VENV/.ready
+}
+
+install_python_packages() {
+    [ "$(cat $VENV/.packages 2>/dev/null)" = "$PYTHON_PACKAGES" ] && return 0
+    say "installing Python packages in $VENV: $PYTHON_PACKAGES"
+    $VENV/bin/python -m pip install -q --disable-pip-version-check $PYTHON_PACKAGES >&2
+    echo "$PYTHON_PACKAGES" >$VENV/.packages
+}
+
+case "${1:-}" in
+'') install_packages ;;
+venv) install_packages; with_lock; make_venv ;;
+test) install_packages; with_lock; make_venv; install_python_packages ;;
+*) say "unknown argument $1"; exit 2 ;;
+esac

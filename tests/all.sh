@@ -1,0 +1,52 @@
+#!/bin/bash
+# Every test of the suite (LONG=1: the slow ones too); ends with one line "N passed, N failed".
+# V=asan|ubsan|tsan says which variant BUILD holds.
+cd "$(dirname "$0")/.." || exit 2
+export BUILD=${BUILD:-build} LONG=${LONG:-0} V=${V:-release}
+export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0:abort_on_error=1} UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1:halt_on_error=1}
+start=$(date +%s); pass=0; fail=0; failed=()
+out=$BUILD/test-output; mkdir -p "$out"
+part() { # NAME COMMAND...: runs a part, shows its output, adds up its last "N passed, N failed"
+    local name=$1; shift; local t0; t0=$(date +%s)
+    echo "== $name"
+    timeout "${PART_TIMEOUT:-1500}" "$@" 2>&1 | tee "$out/$name.log" | sed -u 's/^/   /'
+    local rc=${PIPESTATUS[0]} line
+    line=$(grep -E '^[0-9]+ passed, [0-9]+ failed' "$out/$name.log" | tail -1)
+    local p=0 f=1
+    if [ -n "$line" ]; then p=${line%% *}; f=${line#*passed, }; f=${f%% *}; fi
+    if [ "$rc" -ne 0 ] && [ "$f" -eq 0 ]; then f=1; fi
+    pass=$((pass + p)); fail=$((fail + f)); [ "$f" -ne 0 ] && failed+=("$name")
+    echo "   ($name: $p passed, $f failed, $(($(date +%s) - t0)) s)"
+}
+LAC_MODEL=${LAC_MODEL:-$(scripts/model.sh fetch)} || { echo "the default model could not be fetched"; exit 1; }
+export LAC_MODEL
+[ -n "${LAC_SHARED:-}" ] || { [ -d ../shared/data ] && export LAC_SHARED=$PWD/../shared; }
+py=build/venv/bin/python; bin=$BUILD/laconic; shared=${LAC_SHARED:-}
+[ "$V" = release ] && part lint scripts/lint.sh
+for room in core alloc models sched io cmd; do
+    tests=("$BUILD"/tests/$room/test_*); [ -x "${tests[0]}" ] && part "unit-$room" tests/run.sh $(printf '%s\n' "${tests[@]}" | grep -v '\.')
+done
+export PYTHONPATH=tests/e2e
+for t in golden commands openai_client determinism hostile memory; do
+    [ "$V" != release ] && [ $t = golden ] && [ "$LONG" = 0 ] && continue
+    [ -f tests/e2e/test_$t.py ] && part "e2e-$t" $py tests/e2e/test_$t.py
+done
+if [ -n "$shared" ]; then
+    smol=$shared/data/golden/smollm2-135m-instruct.q4_1.json
+    count() { "$@" && echo "1 passed, 0 failed" || { echo "0 passed, 1 failed"; return 1; }; }
+    part logits count $py "$shared/accept/golden.py" "$bin" "$LAC_MODEL" "$smol" --mean 0.01
+    part logits-exact count $py "$shared/accept/golden.py" "$bin" "$LAC_MODEL" "$smol" --mean 0.002 --max 0.02 -- --exact
+    part logits-int8 count $py "$shared/accept/golden.py" "$bin" "$LAC_MODEL" "$smol" --mean 0.10 --wrong 0.01 -- --activations int8
+    part vocab $py "$shared/accept/vocab.py" "$bin" "$shared/data/vocab"
+    part templates $py "$shared/accept/templates.py" "$bin" "$shared/data/templates"
+    for io in uring epoll; do part "http-cases-$io" tests/e2e/with_server.sh "$io" $py "$shared/accept/http_cases.py"; done
+else
+    echo "skip: ../shared is not here: logits, vocabulary, template and HTTP acceptance cases"
+fi
+if [ "$LONG" = 1 ]; then
+    for t in tests/long/*.sh; do [ -x "$t" ] && part "long-$(basename "$t" .sh)" "$t"; done
+fi
+[ ${#failed[@]} -gt 0 ] && echo "failed: ${failed[*]}"
+echo "$(($(date +%s) - start)) seconds"
+echo "$pass passed, $fail failed"
+[ "$fail" -eq 0 ] && [ "$pass" -gt 0 ]

@@ -1,0 +1,500 @@
+/* The CPU backend on random tiny plans: the same bits everywhere (backend_bits.h), and the right numbers
+ * (a plain float64 forward pass of the plan, written from core/plan.h).
+ */
+#include "tests/core/backend_bits.h"
+
+#include <math.h>
+
+#include "core/rng.h"
+
+static double uniform(uint32_t *counter) {
+    return (double)(rng_draw(5, 0, (*counter)++, RNG_TEST, 0) >> 11) * 0x1p-53;
+}
+
+/* A random model: memory, tensors, plan. */
+struct toy {
+    struct plan plan;
+    struct layer_plan layers[4];
+    struct tensor tensors[128];
+    uint32_t n_tensors, counter;
+    double inv_freq[2][64];
+    void *blocks[128];
+};
+
+static void put_f16(uint8_t *p, double v) {
+    const uint16_t h = f32_to_f16((float)v);
+    memcpy(p, &h, sizeof h);
+}
+
+/* Random weights of about `size`, around `centre` for F32 vectors. */
+static const struct tensor *tensor_new(struct toy *t, enum tensor_type type, uint64_t k, uint64_t n,
+                                       uint64_t experts, double centre, double size) {
+    struct tensor *x = &t->tensors[t->n_tensors];
+    const struct tensor_format *f = tensor_format(type);
+    const uint64_t bytes = tensor_row_bytes(f, k) * n * experts;
+    uint8_t *data = malloc(bytes);
+    assert_non_null(data);
+    *x = (struct tensor){.type = type, .n_dims = 2, .dim = {k, n, experts, 1}, .bytes = bytes,
+                         .data = data};
+    snprintf(x->name, sizeof x->name, "t%u", t->n_tensors);
+    t->blocks[t->n_tensors++] = data;
+    for (uint64_t at = 0; at < bytes; at += f->block_bytes) {
+        if (type == TENSOR_F32) {
+            const float v = (float)(centre + size * (2 * uniform(&t->counter) - 1));
+            memcpy(data + at, &v, sizeof v);
+            continue;
+        }
+        for (uint32_t i = 0; i < f->block_bytes; i++)
+            data[at + i] = (uint8_t)(uniform(&t->counter) * 256);
+        if (type == TENSOR_F16) put_f16(data + at, size * (2 * uniform(&t->counter) - 1));
+        if (type == TENSOR_Q8_0) put_f16(data + at, size * uniform(&t->counter) / 127);
+        if (type == TENSOR_Q4_1) {
+            const double d = size * (0.5 + uniform(&t->counter)) / 8;
+            put_f16(data + at, d);
+            put_f16(data + at + 2, -7.5 * d);
+        }
+    }
+    return x;
+}
+
+static struct weight weight_new(struct toy *t, enum tensor_type type, uint32_t k, uint32_t n,
+                                uint32_t experts) {
+    return (struct weight){tensor_new(t, type, k, n, experts, 0, 2 / sqrt(k)), 0, n};
+}
+
+static const struct tensor *vector_new(struct toy *t, uint32_t n, double centre, double size) {
+    const struct tensor *v = tensor_new(t, TENSOR_F32, n, 1, 1, centre, size);
+    return v;
+}
+
+enum toy_kind { TOY_LLAMA, TOY_GEMMA, TOY_MIXTURE };
+
+static struct toy *toy_new(enum toy_kind kind) {
+    struct toy *t = calloc(1, sizeof *t);
+    struct plan *p = &t->plan;
+    const uint32_t d = 64, hd = kind == TOY_GEMMA ? 32 : 16, n_heads = kind == TOY_GEMMA ? 5 : 6;
+    const uint32_t n_kv = kind == TOY_GEMMA ? 1 : 2, ff = 96;
+    const enum tensor_type type = kind == TOY_MIXTURE ? TENSOR_Q8_0 : TENSOR_Q4_1;
+    p->n_layers = 3;
+    p->d_model = d;
+    p->n_vocab = 333;
+    p->n_ctx_train = 4096;
+    p->d_ff_max = ff;
+    p->d_attention_max = n_heads * hd;
+    p->norm_epsilon = 1e-5f;
+    p->activation = kind == TOY_GEMMA ? PLAN_GELU_TANH : PLAN_SILU;
+    p->embed_scale = kind == TOY_GEMMA ? 8 : 1;
+    p->logit_scale = kind == TOY_MIXTURE ? 0.5f : 1;
+    p->logit_softcap = kind == TOY_GEMMA ? 30 : 0;
+    p->embed = tensor_new(t, TENSOR_Q8_0, d, p->n_vocab, 1, 0, 1);
+    p->head = kind == TOY_MIXTURE ? weight_new(t, TENSOR_F16, d, p->n_vocab, 1)
+                                  : (struct weight){p->embed, 0, p->n_vocab};
+    p->out_norm = vector_new(t, d, 1, 0.3);
+    p->n_ropes = kind == TOY_GEMMA ? 2 : 1;
+    for (uint32_t r = 0; r < p->n_ropes; r++) {
+        const uint32_t n_dims = kind == TOY_LLAMA ? hd - 4 : hd;
+        for (uint32_t i = 0; i < n_dims / 2; i++)
+            t->inv_freq[r][i] = pow(r == 0 ? 10000 : 100, -2.0 * i / n_dims);
+        p->ropes[r] = (struct rope_plan){kind == TOY_LLAMA ? ROPE_ADJACENT : ROPE_HALVES, n_dims,
+                                         t->inv_freq[r], r == 0 ? 1 : 1.25f};
+    }
+    p->n_groups = kind == TOY_GEMMA ? 2 : 1;
+    p->groups[0] = (struct kv_group){0, n_kv, hd, 0};
+    p->groups[1] = (struct kv_group){0, n_kv, hd, 40};
+    p->layers = t->layers;
+    for (uint32_t i = 0; i < p->n_layers; i++) {
+        struct layer_plan *l = &t->layers[i];
+        l->group = kind == TOY_GEMMA && i != 1;
+        l->group_layer = (uint16_t)p->groups[l->group].n_layers++;
+        l->rope = kind == TOY_MIXTURE && i == 1 ? PLAN_NO_ROPE : l->group;
+        l->n_heads = n_heads;
+        l->n_kv_heads = n_kv;
+        l->head_dim = hd;
+        l->window = p->groups[l->group].window;
+        l->attn_scale = (float)(1 / sqrt(hd));
+        l->attn_softcap = kind == TOY_GEMMA ? 20 : 0;
+        l->attn_norm = vector_new(t, d, 1, 0.3);
+        l->ffn_norm = vector_new(t, d, 1, 0.3);
+        l->q = weight_new(t, type, d, n_heads * hd, 1);
+        /* One fused tensor, sliced, as in phi3. */
+        const struct weight kv = weight_new(t, type, d, 2 * n_kv * hd, 1);
+        l->k = (struct weight){kv.t, 0, n_kv * hd};
+        l->v = (struct weight){kv.t, n_kv * hd, n_kv * hd};
+        l->o = weight_new(t, type, n_heads * hd, d, 1);
+        l->d_ff = ff;
+        l->residual_scale = kind == TOY_LLAMA ? 1 : 0.7f;
+        const uint32_t experts = kind == TOY_MIXTURE ? 5 : 1;
+        l->gate = weight_new(t, type, d, ff, experts);
+        l->up = weight_new(t, type, d, ff, experts);
+        l->down = weight_new(t, type, ff, d, experts);
+        if (kind == TOY_MIXTURE) {
+            l->n_experts = experts;
+            l->n_experts_used = 2;
+            l->renormalise_experts = i != 1;
+            l->router = tensor_new(t, TENSOR_F32, d, experts, 1, 0, 0.3);
+            l->q_norm = vector_new(t, n_heads * hd, 1, 0.3);
+            l->k_norm = vector_new(t, n_kv * hd, 1, 0.3);
+        }
+        if (kind == TOY_GEMMA) {
+            l->attn_post_norm = vector_new(t, d, 1, 0.3);
+            l->ffn_post_norm = vector_new(t, d, 1, 0.3);
+            l->q_norm = vector_new(t, hd, 1, 0.3);
+            l->k_norm = vector_new(t, hd, 1, 0.3);
+        } else {
+            l->q_bias = vector_new(t, n_heads * hd, 0, 0.2);
+            l->k_bias = l->v_bias = vector_new(t, 2 * n_kv * hd, 0, 0.2);
+            l->v_bias0 = n_kv * hd;
+            l->o_bias = vector_new(t, d, 0, 0.1);
+        }
+    }
+    return t;
+}
+
+static void toy_free(struct toy *t) {
+    for (uint32_t i = 0; i < t->n_tensors; i++) free(t->blocks[i]);
+    free(t);
+}
+
+/* The float64 forward pass. */
+
+static void product(const struct weight *w, uint32_t expert, const double *x,
+                    const struct tensor *bias, uint32_t bias0, double *out) {
+    const uint32_t k = (uint32_t)w->t->dim[0];
+    const struct tensor_format *f = tensor_format(w->t->type);
+    float row[256];
+    for (uint32_t j = 0; j < w->n_rows; j++) {
+        const uint64_t r = expert * w->t->dim[1] + w->row0 + j;
+        tensor_dequantise(w->t->type,
+                          (const uint8_t *)w->t->data + r * tensor_row_bytes(f, k), row, k);
+        out[j] = bias != NULL ? (double)((const float *)bias->data)[bias0 + j] : 0;
+        for (uint32_t i = 0; i < k; i++) out[j] += (double)row[i] * x[i];
+    }
+}
+
+static void norm(const struct tensor *w, uint32_t n, double epsilon, const double *x, double *out) {
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += x[i] * x[i];
+    const double r = 1 / sqrt(sum / n + epsilon);
+    for (uint32_t i = 0; i < n; i++) out[i] = x[i] * r * (double)((const float *)w->data)[i];
+}
+
+static void head_norm(const struct tensor *w, uint32_t heads, uint32_t hd, double epsilon,
+                      double *x) {
+    if (w == NULL) return;
+    if (w->dim[0] != hd) {
+        norm(w, heads * hd, epsilon, x, x);
+        return;
+    }
+    for (uint32_t h = 0; h < heads; h++) norm(w, hd, epsilon, x + h * hd, x + h * hd);
+}
+
+static void turn(const struct rope_plan *r, double *x, double position) {
+    for (uint32_t i = 0; i < r->n_dims / 2; i++) {
+        const uint32_t a = r->style == ROPE_ADJACENT ? 2 * i : i;
+        const uint32_t b = r->style == ROPE_ADJACENT ? 2 * i + 1 : i + r->n_dims / 2;
+        const double c = cos(position * r->inv_freq[i]) * (double)r->mscale;
+        const double s = sin(position * r->inv_freq[i]) * (double)r->mscale;
+        const double xa = x[a], xb = x[b];
+        x[a] = xa * c - xb * s;
+        x[b] = xb * c + xa * s;
+    }
+}
+
+static double activate(enum plan_activation a, double g) {
+    if (a == PLAN_SILU) return g / (1 + exp(-g));
+    return 0.5 * g * (1 + tanh(sqrt(2 / M_PI) * (g + 0.044715 * g * g * g)));
+}
+
+static void feed_forward(const struct plan *p, const struct layer_plan *l, const double *f,
+                         uint32_t expert, double *out) {
+    double gate[256], up[256];
+    product(&l->gate, expert, f, NULL, 0, gate);
+    product(&l->up, expert, f, NULL, 0, up);
+    for (uint32_t i = 0; i < l->d_ff; i++) gate[i] = activate(p->activation, gate[i]) * up[i];
+    product(&l->down, expert, gate, NULL, 0, out);
+}
+
+static void mixture(const struct plan *p, const struct layer_plan *l, const double *f,
+                    double *out) {
+    double score[16], sum = 0, kept = 0, weight[16] = {0}, one[256];
+    const struct weight router = {l->router, 0, l->n_experts};
+    product(&router, 0, f, NULL, 0, score);
+    for (uint32_t e = 0; e < l->n_experts; e++) sum += score[e] = exp(score[e]);
+    for (uint32_t r = 0; r < l->n_experts_used; r++) {
+        uint32_t best = 0;
+        for (uint32_t e = 1; e < l->n_experts; e++)
+            if (score[e] > score[best]) best = e;
+        kept += weight[best] = score[best] / sum;
+        score[best] = 0;
+    }
+    memset(out, 0, p->d_model * sizeof *out);
+    for (uint32_t e = 0; e < l->n_experts; e++) {
+        if (weight[e] == 0) continue;
+        feed_forward(p, l, f, e, one);
+        for (uint32_t i = 0; i < p->d_model; i++)
+            out[i] += one[i] * weight[e] / (l->renormalise_experts ? kept : 1);
+    }
+}
+
+/* logits [n][n_vocab] */
+static void forward(const struct plan *p, const uint32_t *ids, uint32_t n, double *logits) {
+    const uint32_t d = p->d_model;
+    double *x = calloc((size_t)n * d, sizeof *x);
+    double *k = calloc((size_t)n * 256, sizeof *k), *v = calloc((size_t)n * 256, sizeof *v);
+    double *s = calloc(n, sizeof *s);
+    const struct tensor_format *f = tensor_format(p->embed->type);
+    for (uint32_t t = 0; t < n; t++) {
+        float row[256];
+        tensor_dequantise(p->embed->type,
+                          (const uint8_t *)p->embed->data + ids[t] * tensor_row_bytes(f, d), row, d);
+        for (uint32_t i = 0; i < d; i++)
+            x[t * d + i] = (double)row[i] * (double)p->embed_scale;
+    }
+    for (uint32_t layer = 0; layer < p->n_layers; layer++) {
+        const struct layer_plan *l = &p->layers[layer];
+        const uint32_t hd = l->head_dim, group = l->n_heads / l->n_kv_heads;
+        const double epsilon = (double)p->norm_epsilon;
+        for (uint32_t t = 0; t < n; t++) {
+            double a[256], q[256], o[256] = {0}, y[256], *xt = x + t * d;
+            norm(l->attn_norm, d, epsilon, xt, a);
+            product(&l->q, 0, a, l->q_bias, l->q_bias0, q);
+            product(&l->k, 0, a, l->k_bias, l->k_bias0, k + t * 256);
+            product(&l->v, 0, a, l->v_bias, l->v_bias0, v + t * 256);
+            head_norm(l->q_norm, l->n_heads, hd, epsilon, q);
+            head_norm(l->k_norm, l->n_kv_heads, hd, epsilon, k + t * 256);
+            if (l->rope != PLAN_NO_ROPE) {
+                for (uint32_t h = 0; h < l->n_heads; h++) turn(&p->ropes[l->rope], q + h * hd, t);
+                for (uint32_t h = 0; h < l->n_kv_heads; h++)
+                    turn(&p->ropes[l->rope], k + t * 256 + h * hd, t);
+            }
+            const uint32_t first = l->window > 0 && t + 1 > l->window ? t + 1 - l->window : 0;
+            for (uint32_t h = 0; h < l->n_heads; h++) {
+                double sum = 0;
+                for (uint32_t j = first; j <= t; j++) {
+                    double z = 0;
+                    for (uint32_t i = 0; i < hd; i++)
+                        z += q[h * hd + i] * k[j * 256 + h / group * hd + i];
+                    z *= (double)l->attn_scale;
+                    if (l->attn_softcap > 0)
+                        z = (double)l->attn_softcap * tanh(z / (double)l->attn_softcap);
+                    sum += s[j] = exp(z);
+                }
+                for (uint32_t j = first; j <= t; j++)
+                    for (uint32_t i = 0; i < hd; i++)
+                        o[h * hd + i] += s[j] / sum * v[j * 256 + h / group * hd + i];
+            }
+            product(&l->o, 0, o, l->o_bias, 0, y);
+            if (l->attn_post_norm != NULL) norm(l->attn_post_norm, d, epsilon, y, y);
+            for (uint32_t i = 0; i < d; i++) xt[i] += (double)l->residual_scale * y[i];
+            norm(l->ffn_norm, d, epsilon, xt, a);
+            if (l->n_experts > 0)
+                mixture(p, l, a, y);
+            else
+                feed_forward(p, l, a, 0, y);
+            if (l->ffn_post_norm != NULL) norm(l->ffn_post_norm, d, epsilon, y, y);
+            for (uint32_t i = 0; i < d; i++) xt[i] += (double)l->residual_scale * y[i];
+        }
+    }
+    for (uint32_t t = 0; t < n; t++) {
+        double a[256], *z = logits + (size_t)t * p->n_vocab;
+        norm(p->out_norm, d, (double)p->norm_epsilon, x + t * d, a);
+        product(&p->head, 0, a, NULL, 0, z);
+        for (uint32_t i = 0; i < p->n_vocab; i++) {
+            z[i] *= (double)p->logit_scale;
+            if (p->logit_softcap > 0)
+                z[i] = (double)p->logit_softcap * tanh(z[i] / (double)p->logit_softcap);
+        }
+    }
+    free(x), free(k), free(v), free(s);
+}
+
+static void ids_new(const struct toy *t, uint32_t *ids, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        ids[i] = (uint32_t)(rng_draw(8, 0, i, RNG_TEST, 0) % t->plan.n_vocab);
+}
+
+static void close_to_float64(enum toy_kind kind, enum activation_format act, enum kv_format kv,
+                             double bound) {
+    enum { N = 300 };
+    struct toy *t = toy_new(kind);
+    uint32_t ids[N];
+    ids_new(t, ids, N);
+    double *want = calloc((size_t)N * t->plan.n_vocab, sizeof *want);
+    forward(&t->plan, ids, N, want);
+    struct cpu_features f;
+    cpu_features_detect(&f);
+    struct bits_rig r;
+    bits_open(&r, &t->plan, N, cpu_isa_best(&f), 2, act, kv);
+    static struct output out[N];
+    static uint8_t seen[N];
+    const struct bits_scenario sc = {.name = "whole", .chunk = 70};
+    bits_sequence(&r, &sc, ids, N, out, seen);
+    double worst = 0;
+    for (uint32_t p = 0; p < N; p++)
+        for (int i = 0; i < STEP_TOP; i++) {
+            const double delta = fabs((double)out[p].top[i].logit -
+                                      want[p * t->plan.n_vocab + out[p].top[i].id]);
+            worst = delta > worst ? delta : worst;
+        }
+    printf("plan %d, activations %d, kv %d: worst |d logit| %.2g\n", kind, act, kv, worst);
+    assert_true(worst < bound);
+    bits_close(&r);
+    free(want);
+    toy_free(t);
+}
+
+static void matches_float64(void **state) {
+    (void)state;
+    for (int kind = TOY_LLAMA; kind <= TOY_MIXTURE; kind++) {
+        close_to_float64((enum toy_kind)kind, ACTIVATION_F32, KV_F32, 2e-4);
+        close_to_float64((enum toy_kind)kind, ACTIVATION_INT16, KV_F16, 0.03);
+        close_to_float64((enum toy_kind)kind, ACTIVATION_INT16, KV_Q8, 0.6);
+    }
+}
+
+static void same_bits(enum toy_kind kind, enum activation_format act, enum kv_format kv) {
+    enum { N = 300 };
+    struct toy *t = toy_new(kind);
+    uint32_t ids[N];
+    ids_new(t, ids, N);
+    bits_everything(&t->plan, ids, N, act, kv, kind != TOY_LLAMA || kv != KV_F16);
+    toy_free(t);
+}
+
+static void llama_has_the_same_bits(void **state) {
+    (void)state;
+    same_bits(TOY_LLAMA, ACTIVATION_INT16, KV_F16);
+    same_bits(TOY_LLAMA, ACTIVATION_F32, KV_F32);
+    same_bits(TOY_LLAMA, ACTIVATION_INT8, KV_Q8);
+}
+
+static void gemma_has_the_same_bits(void **state) {
+    (void)state;
+    same_bits(TOY_GEMMA, ACTIVATION_INT16, KV_F16);
+    same_bits(TOY_GEMMA, ACTIVATION_INT8, KV_Q8);
+}
+
+static void mixture_has_the_same_bits(void **state) {
+    (void)state;
+    same_bits(TOY_MIXTURE, ACTIVATION_INT16, KV_F16);
+    same_bits(TOY_MIXTURE, ACTIVATION_F32, KV_F32);
+}
+
+/* Taps hand back the same states whole or row by row; the mean is the mean; after the last layer plus
+ * the output norm, the head gives the logits. */
+static void taps_hand_back_states(void **state) {
+    (void)state;
+    enum { N = 21 };
+    struct toy *t = toy_new(TOY_LLAMA);
+    const uint32_t d = t->plan.d_model;
+    uint32_t ids[N];
+    ids_new(t, ids, N);
+    float *keep = calloc(N * d, sizeof *keep), *row = calloc(N * d, sizeof *row);
+    float mean[64], last[64];
+    struct bits_rig r;
+    bits_open(&r, &t->plan, 64, CPU_ISA_SCALAR, 2, ACTIVATION_INT16, KV_F16);
+    bits_begin(&r);
+    bits_span(&r, 0, 0, ids, N);
+    r.step->n_taps = 3;
+    r.step->taps[0] = (struct tap){1, 0, N, TAP_KEEP, keep};
+    r.step->taps[1] = (struct tap){1, 1, N - 1, TAP_MEAN, mean};
+    r.step->taps[2] = (struct tap){t->plan.n_layers, N - 1, 1, TAP_KEEP, last};
+    step_add_output(r.step, N - 1);
+    bits_run(&r);
+    const float top = r.step->outputs[0].top[0].logit;
+    const uint32_t top_id = r.step->outputs[0].top[0].id;
+    for (uint32_t i = 0; i < N; i++) {
+        bits_begin(&r);
+        bits_span(&r, 1, i, ids + i, 1);
+        r.step->n_taps = 1;
+        r.step->taps[0] = (struct tap){1, 0, 1, TAP_KEEP, row + i * d};
+        bits_run(&r);
+    }
+    assert_memory_equal(keep, row, N * d * sizeof *keep);
+    double z = 0;
+    float w[64];
+    tensor_dequantise(t->plan.embed->type, (const uint8_t *)t->plan.embed->data + top_id * 68, w, d);
+    for (uint32_t i = 0; i < d; i++) {
+        double sum = 0;
+        for (uint32_t j = 1; j < N; j++) sum += (double)keep[j * d + i];
+        assert_true(fabs(sum / (N - 1) - (double)mean[i]) < 1e-5);
+        z += (double)w[i] * (double)last[i];
+    }
+    assert_true(fabs(z - (double)top) < 1e-2);
+    bits_close(&r);
+    free(keep);
+    free(row);
+    toy_free(t);
+}
+
+static void a_skipped_layer_is_the_identity(void **state) {
+    (void)state;
+    struct toy *t = toy_new(TOY_LLAMA);
+    const uint32_t ids[3] = {5, 6, 7}, d = t->plan.d_model;
+    float before[3 * 64], after[3 * 64];
+    struct bits_rig r;
+    bits_open(&r, &t->plan, 64, CPU_ISA_SCALAR, 1, ACTIVATION_INT16, KV_F16);
+    bits_begin(&r);
+    r.step->profiles[1].layers[0] = 1; /* only layer 0 */
+    bits_span(&r, 0, 0, ids, 3)->profile = 1;
+    r.step->n_taps = 2;
+    r.step->taps[0] = (struct tap){0, 0, 3, TAP_KEEP, before};
+    r.step->taps[1] = (struct tap){2, 0, 3, TAP_KEEP, after};
+    step_add_output(r.step, 2);
+    bits_run(&r);
+    assert_memory_equal(before, after, 3 * d * sizeof *before);
+    assert_int_equal(r.step->outputs[0].layer, 1);
+    bits_close(&r);
+    toy_free(t);
+}
+
+static void later_features_are_refused(void **state) {
+    (void)state;
+    struct toy *t = toy_new(TOY_LLAMA);
+    const uint32_t id = 1;
+    struct bits_rig r;
+    bits_open(&r, &t->plan, 64, CPU_ISA_SCALAR, 1, ACTIVATION_INT16, KV_F16);
+    for (int which = 0; which < 3; which++) {
+        bits_begin(&r);
+        struct span *s = bits_span(&r, 0, 0, &id, 1);
+        if (which == 0) s->exit = 0;
+        if (which == 1) s->gate = 0;
+        if (which == 2) s->first_layer = 1;
+        assert_int_equal(backend_submit(r.backend, r.step), STATUS_UNSUPPORTED);
+        assert_null(backend_poll(r.backend));
+    }
+    bits_close(&r);
+    toy_free(t);
+}
+
+static void numbers_that_are_none_are_marked(void **state) {
+    (void)state;
+    struct toy *t = toy_new(TOY_LLAMA);
+    const uint32_t d = t->plan.d_model;
+    ((float *)t->blocks[t->plan.layers[1].ffn_norm - t->tensors])[3] = NAN;
+    const uint32_t ids[2] = {1, 2};
+    struct bits_rig r;
+    bits_open(&r, &t->plan, 64, CPU_ISA_SCALAR, 1, ACTIVATION_INT16, KV_F16);
+    bits_begin(&r);
+    bits_span(&r, 0, 0, ids, 2);
+    step_add_output(r.step, 1);
+    bits_run(&r);
+    assert_true(r.step->outputs[0].bad);
+    assert_true(d > 3);
+    bits_close(&r);
+    toy_free(t);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(matches_float64),
+        cmocka_unit_test(llama_has_the_same_bits),
+        cmocka_unit_test(gemma_has_the_same_bits),
+        cmocka_unit_test(mixture_has_the_same_bits),
+        cmocka_unit_test(taps_hand_back_states),
+        cmocka_unit_test(a_skipped_layer_is_the_identity),
+        cmocka_unit_test(later_features_are_refused),
+        cmocka_unit_test(numbers_that_are_none_are_marked),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,423 @@
+/* fake.h: a model of nothing for the scheduler's tests: a byte-level tokenizer, a clock, and a
+ * backend whose KV pages hold the tokens themselves. Each output is computed from what the pages
+ * hold, walked through the block table, so a wrong page, copy, share or rollback shows as a wrong
+ * token; what the step promises (core/step.h) is checked on the way. */
+#ifndef LAC_TESTS_SCHED_FAKE_H
+#define LAC_TESTS_SCHED_FAKE_H
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "alloc/page_pool.h"
+#include "core/backend.h"
+#include "core/check.h"
+#include "core/flight.h"
+#include "core/metric.h"
+#include "core/sample.h"
+#include "core/worker_pool.h"
+#include "models/detokenizer.h"
+#include "models/tokenizer.h"
+#include "sched/sched.h"
+
+enum {
+    FAKE_BOS = 268,
+    FAKE_EOS = 269,
+    FAKE_CONTROL = 270,
+    FAKE_TOKENS = 271,
+    FAKE_VOCAB = 280, /* the model has more rows than the tokenizer has tokens */
+    FAKE_GROUPS = 2,
+};
+
+/* ---- random numbers ---- */
+
+static inline uint64_t mix64(uint64_t x) {
+    x += UINT64_C(0x9E3779B97F4A7C15);
+    x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
+    return x ^ x >> 31;
+}
+
+static inline uint64_t rnd(uint64_t *state) {
+    return mix64((*state)++);
+}
+static inline uint32_t below(uint64_t *state, uint32_t n) {
+    return (uint32_t)(rnd(state) % n);
+}
+
+/* ---- tokenizer: bytes, a few longer tokens, three control tokens ---- */
+
+static inline size_t put_utf8(char *out, uint32_t c) {
+    if (c < 0x80) {
+        out[0] = (char)c;
+        return 1;
+    }
+    out[0] = (char)(0xC0 | c >> 6);
+    out[1] = (char)(0x80 | (c & 0x3F));
+    return 2;
+}
+
+/* The printable stand-in that byte-level BPE files write for a byte. */
+static inline uint32_t byte_char(uint32_t byte) {
+    uint32_t hidden = 0;
+    for (uint32_t b = 0; b <= byte; b++) {
+        const bool shown = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+        if (b == byte) return shown ? b : 256 + hidden;
+        hidden += !shown;
+    }
+    return 0;
+}
+
+static inline struct tokenizer *fake_tokenizer(void) {
+    static const char *const longer[12] = {"ab",   "ba",   "abc", "ca", "\xC3\xA9",     "d\xC3",
+                                           "stop", "\n\n", "e ",  "ef", "\xF0\x9F\x98", "bcd"};
+    static char text[FAKE_TOKENS][16];
+    struct gguf_string tokens[FAKE_TOKENS];
+    uint8_t types[FAKE_TOKENS];
+    for (uint32_t id = 0; id < FAKE_TOKENS; id++) {
+        size_t n = 0;
+        types[id] = TOKEN_NORMAL;
+        if (id < 256) {
+            n = put_utf8(text[id], byte_char(id));
+        } else if (id < FAKE_BOS) {
+            for (const char *p = longer[id - 256]; *p != 0; p++)
+                n += put_utf8(text[id] + n, byte_char((uint8_t)*p));
+        } else {
+            static const char *const control[] = {"<bos>", "<eos>", "<control>"};
+            n = strlen(control[id - FAKE_BOS]);
+            memcpy(text[id], control[id - FAKE_BOS], n);
+            types[id] = TOKEN_CONTROL;
+        }
+        tokens[id] = (struct gguf_string){text[id], n};
+    }
+    const struct gguf_string merges[] = {{"a b", 3}, {"b a", 3}, {"ab c", 4}, {"c a", 3}};
+    struct tokenizer_spec spec = tokenizer_spec_default(TOKENIZER_BPE);
+    spec.pre = (struct gguf_string){"gpt-2", 5};
+    spec.n_tokens = FAKE_TOKENS;
+    spec.tokens = tokens;
+    spec.types = types;
+    spec.n_merges = sizeof merges / sizeof *merges;
+    spec.merges = merges;
+    spec.bos = FAKE_BOS;
+    spec.eos = FAKE_EOS;
+    spec.add_bos = 1;
+    struct tokenizer *t;
+    struct error e = {0};
+    if (tokenizer_build(&spec, &t, &e) != STATUS_OK) {
+        fprintf(stderr, "tokenizer: %s: %s\n", e.field, e.message);
+        abort();
+    }
+    return t;
+}
+
+/* ---- the model's arithmetic ---- */
+
+static inline uint64_t fake_hash(uint64_t h, uint32_t token) {
+    return mix64(h ^ token * 0x10001u);
+}
+
+/* Logits of the row whose tokens so far hash to h. Few ids are likely, so that stop strings, ends
+ * and penalties matter. One row in `bad_every` is not a number. */
+static inline void fake_logits(uint64_t h, float *z, uint32_t bad_every) {
+    static const uint32_t likely[] = {'a', 'b', 'c', 'd', 256, 257, 258,  259,  260,          261,
+                                      262, 263, 264, 265, 266, 267, 0xC3, 0xA9, FAKE_CONTROL, 275};
+    for (uint32_t i = 0; i < FAKE_VOCAB; i++)
+        z[i] = (float)(mix64(h ^ (uint64_t)i << 32) % 4096) / 4096 * 2 - 1;
+    for (size_t i = 0; i < sizeof likely / sizeof *likely; i++) z[likely[i]] += 5;
+    z[FAKE_EOS] += h % 16 == 0 ? 7 : 3;
+    if (bad_every > 0 && mix64(h) % bad_every == 0) z[h % FAKE_VOCAB] = NAN;
+}
+
+/* ---- backend ---- */
+
+struct fake_kv {
+    uint32_t token, position;
+};
+
+struct fake_backend {
+    struct backend base;
+    struct page_pool *pages;
+    uint64_t *clock_ns;
+    uint32_t polls_late; /* a step is done after so many polls; 0: inside submit */
+    uint32_t polls_left;
+    uint32_t bad_every, n_layers;
+    bool fail_submit, fail_step;
+    struct step *pending;
+    void *scratch;
+    uint64_t n_steps, n_rows, n_copies, n_mixed;
+    uint32_t most_rows;        /* of a step with decodes */
+    uint32_t seen[FAKE_VOCAB]; /* rows by token */
+};
+
+static inline struct fake_kv *fake_page(struct fake_backend *b, uint32_t group, uint32_t page) {
+    return page_pool_data(b->pages, group, page);
+}
+
+static inline void fake_copies(struct fake_backend *b, struct step *s) {
+    for (uint32_t i = 0; i < s->n_copies; i++) {
+        const struct page_copy *c = &s->copies[i];
+        CHECK(c->from != c->to && c->group < FAKE_GROUPS);
+        CHECK(page_pool_meta(b->pages, c->group, c->to)->references == 1);
+        CHECK(page_pool_meta(b->pages, c->group, c->from)->references >= 1);
+        for (uint32_t k = 0; k < s->n_copies; k++)
+            CHECK(k == i || s->copies[k].group != c->group || s->copies[k].to != c->to);
+        memcpy(fake_page(b, c->group, c->to), fake_page(b, c->group, c->from),
+               KV_PAGE_TOKENS * sizeof(struct fake_kv));
+    }
+    b->n_copies += s->n_copies;
+}
+
+static inline uint32_t table_page(const struct step *s, const struct span *p, uint32_t group,
+                                  uint32_t i) {
+    CHECK(i < p->n_pages && p->block_table[group] + i < s->n_pages);
+    return s->pages[p->block_table[group] + i];
+}
+
+/* Whether another span's rows write this page. */
+static inline bool written_by_other(const struct step *s, const struct span *me, uint32_t group,
+                                    uint32_t page) {
+    for (uint32_t k = 0; k < s->n_spans; k++) {
+        const struct span *p = &s->spans[k];
+        if (p == me) continue;
+        const uint32_t last = (p->first_position + p->n_tokens - 1) / KV_PAGE_TOKENS;
+        for (uint32_t i = p->first_position / KV_PAGE_TOKENS; i <= last; i++)
+            if (table_page(s, p, group, i) == page) return true;
+    }
+    return false;
+}
+
+static inline void fake_write(struct fake_backend *b, const struct step *s, const struct span *p) {
+    for (uint32_t g = 0; g < FAKE_GROUPS; g++) {
+        for (uint32_t i = 0; i < p->n_tokens; i++) {
+            const uint32_t position = p->first_position + i;
+            const uint32_t page = table_page(s, p, g, position / KV_PAGE_TOKENS);
+            CHECK(page_pool_meta(b->pages, g, page)->references == 1);
+            CHECK(!page_pool_meta(b->pages, g, page)->sealed);
+            if (i == 0 || position % KV_PAGE_TOKENS == 0) CHECK(!written_by_other(s, p, g, page));
+            fake_page(b, g, page)[position % KV_PAGE_TOKENS] =
+                (struct fake_kv){.token = s->ids[p->first_row + i] ^ g << 24, .position = position};
+        }
+    }
+}
+
+static inline void fake_output(struct fake_backend *b, const struct step *s, const struct span *p,
+                               struct output *o) {
+    float z[FAKE_VOCAB];
+    const uint32_t position = p->first_position + (o->row - p->first_row);
+    uint64_t h = 0;
+    for (uint32_t at = 0; at <= position; at++) {
+        uint32_t token = 0;
+        for (uint32_t g = 0; g < FAKE_GROUPS; g++) {
+            const struct fake_kv kv =
+                fake_page(b, g, table_page(s, p, g, at / KV_PAGE_TOKENS))[at % KV_PAGE_TOKENS];
+            CHECK(kv.position == at);
+            CHECK(g == 0 || (kv.token ^ g << 24) == token);
+            token = kv.token ^ g << 24;
+        }
+        h = fake_hash(h, token);
+    }
+    fake_logits(h, z, b->bad_every);
+    for (uint32_t i = 1; i < o->sample.n_biases; i++)
+        CHECK(o->sample.biases[i - 1].id < o->sample.biases[i].id);
+    sample_row(NULL, z, FAKE_VOCAB, position + 1, o, b->scratch);
+}
+
+static inline void fake_compute(struct fake_backend *b, struct step *s) {
+    uint32_t row = 0, o = 0;
+    bool prefill = false, decode = false;
+    CHECK(s->n_spans > 0 && s->n_profiles == 1);
+    for (uint32_t l = 0; l < b->n_layers; l++) CHECK(s->profiles[0].layers[l / 64] >> l % 64 & 1);
+    fake_copies(b, s);
+    for (uint32_t i = 0; i < s->n_spans; i++) {
+        const struct span *p = &s->spans[i];
+        CHECK(p->first_row == row && p->n_tokens >= 1 && p->profile == 0 && p->first_layer == 0);
+        CHECK(p->n_pages * KV_PAGE_TOKENS >= p->first_position + p->n_tokens);
+        for (uint32_t k = 0; k < i; k++) CHECK(s->spans[k].slot != p->slot);
+        row += p->n_tokens;
+        prefill |= p->kind == SPAN_PREFILL;
+        decode |= p->kind == SPAN_DECODE;
+        fake_write(b, s, p);
+    }
+    CHECK(row == s->n_rows);
+    for (uint32_t i = 0; i < s->n_spans; i++) {
+        const struct span *p = &s->spans[i];
+        for (; o < s->n_outputs && s->outputs[o].row < p->first_row + p->n_tokens; o++)
+            fake_output(b, s, p, &s->outputs[o]);
+    }
+    CHECK(o == s->n_outputs);
+    b->n_steps++;
+    b->n_rows += s->n_rows;
+    b->n_mixed += prefill && decode;
+    if (decode && s->n_rows > b->most_rows) b->most_rows = s->n_rows;
+    for (uint32_t i = 0; i < s->n_rows; i++) b->seen[s->ids[i]]++;
+    s->submit_ns = *b->clock_ns;
+    *b->clock_ns += 300000 + (uint64_t)s->n_rows * 100000;
+    s->done_ns = *b->clock_ns;
+    if (b->fail_step) s->status = STATUS_DEVICE;
+}
+
+static inline enum status fake_submit(struct backend *base, struct step *s) {
+    struct fake_backend *b = (struct fake_backend *)base;
+    CHECK(b->pending == NULL);
+    if (b->fail_submit) return STATUS_DEVICE;
+    b->pending = s;
+    b->polls_left = b->polls_late;
+    if (b->polls_late == 0) fake_compute(b, s);
+    return STATUS_OK;
+}
+
+static inline struct step *fake_poll(struct backend *base) {
+    struct fake_backend *b = (struct fake_backend *)base;
+    if (b->pending == NULL || b->polls_left-- > 1) return NULL;
+    struct step *s = b->pending;
+    b->pending = NULL;
+    if (b->polls_late > 0) fake_compute(b, s);
+    return s;
+}
+
+static inline void fake_drain(struct backend *base) {
+    ((struct fake_backend *)base)->polls_left = 1;
+}
+
+static const struct backend_ops fake_ops = {
+    .name = "fake", .submit = fake_submit, .poll = fake_poll, .drain = fake_drain};
+
+/* ---- everything a scheduler needs ---- */
+
+struct fake_config {
+    uint32_t n_ctx, max_batch, max_queue, n_pages, polls_late, bad_every;
+    uint32_t max_rows; /* 0: 64 */
+    bool no_prefix_cache;
+    uint64_t prefill_budget_ns;
+    uint64_t chore_slice_ns; /* 0: long, so that chores end in one go and a run can be repeated */
+    const struct chat_template *chat_template;
+};
+
+struct fake {
+    struct plan plan;
+    uint64_t clock_ns;
+    struct tokenizer *tokenizer;
+    struct page_pool *pages;
+    struct worker_pool *workers;
+    struct metrics *metrics;
+    void *flight_mem;
+    struct fake_backend backend;
+    struct sched *sched;
+};
+
+static inline uint64_t fake_now(void *arg) {
+    return *(uint64_t *)arg;
+}
+
+static inline void must(enum status st, const struct error *e) {
+    if (st == STATUS_OK) return;
+    fprintf(stderr, "%s: %s: %s\n", status_name(st), e->field, e->message);
+    abort();
+}
+
+/* The tokenizer and the workers are made once by the caller. */
+static inline void fake_open(struct fake *f, const struct fake_config *cfg, struct tokenizer *t,
+                             struct worker_pool *workers) {
+    struct error e = {0};
+    memset(f, 0, sizeof *f);
+    f->clock_ns = 1000000000;
+    f->tokenizer = t;
+    f->workers = workers;
+    f->plan.n_layers = 70;
+    f->plan.n_vocab = FAKE_VOCAB;
+    f->plan.n_groups = FAKE_GROUPS;
+    struct page_pool_config pages = {.n_groups = FAKE_GROUPS};
+    for (uint32_t g = 0; g < FAKE_GROUPS; g++) {
+        pages.page_bytes[g] = KV_PAGE_TOKENS * sizeof(struct fake_kv);
+        pages.n_pages[g] = cfg->n_pages + g; /* the groups need not be equal */
+    }
+    must(page_pool_open(&pages, &f->pages, &e), &e);
+    f->metrics = malloc(sizeof *f->metrics);
+    metric_init(f->metrics);
+    f->flight_mem = aligned_alloc(64, (flight_footprint(cfg->max_batch, 64) + 63) / 64 * 64);
+    f->backend = (struct fake_backend){
+        .base = {&fake_ops},
+        .pages = f->pages,
+        .clock_ns = &f->clock_ns,
+        .polls_late = cfg->polls_late,
+        .bad_every = cfg->bad_every,
+        .n_layers = f->plan.n_layers,
+        .scratch = aligned_alloc(64, (sample_scratch_bytes(FAKE_VOCAB) + 63) / 64 * 64),
+    };
+    const struct sched_config sc = {
+        .plan = &f->plan,
+        .tokenizer = t,
+        .chat_template = cfg->chat_template,
+        .backend = &f->backend.base,
+        .pages = f->pages,
+        .workers = workers,
+        .metrics = f->metrics,
+        .flight = flight_init(f->flight_mem, cfg->max_batch, 64),
+        .limits = {.max_spans = cfg->max_batch,
+                   .max_rows = cfg->max_rows != 0 ? cfg->max_rows : 64,
+                   .max_outputs = cfg->max_batch + 4,
+                   .max_pages = cfg->max_batch * FAKE_GROUPS * ((cfg->n_ctx + 15) / 16),
+                   .max_copies = cfg->max_batch * FAKE_GROUPS,
+                   .max_profiles = 1},
+        .n_ctx = cfg->n_ctx,
+        .max_batch = cfg->max_batch,
+        .max_queue = cfg->max_queue,
+        .prefix_cache = !cfg->no_prefix_cache,
+        .prefill_budget_ns = cfg->prefill_budget_ns,
+        .chore_slice_ns = cfg->chore_slice_ns != 0 ? cfg->chore_slice_ns : UINT64_C(10000000000),
+        .kv_domain = 7,
+        .now_ns = fake_now,
+        .now_arg = &f->clock_ns,
+    };
+    must(sched_open(&sc, &f->sched, &e), &e);
+}
+
+static inline void fake_close(struct fake *f) {
+    sched_close(f->sched);
+    for (uint32_t g = 0; g < FAKE_GROUPS; g++) {
+        const struct page_pool_counts k = page_pool_counts(f->pages, g);
+        assert_int_equal(k.used, 0);
+        assert_int_equal(k.reserved, 0);
+    }
+    page_pool_close(f->pages);
+    free(f->metrics);
+    free(f->flight_mem);
+    free(f->backend.scratch);
+}
+
+static inline struct worker_pool *fake_workers(void) {
+    struct error e = {0};
+    struct worker_pool *w;
+    const struct worker_pool_config cfg = {.n_workers = 2};
+    must(worker_pool_start(&cfg, &w, &e), &e);
+    return w;
+}
+
+/* What every tick leaves true. */
+static inline void check_balance(const struct fake *f) {
+    const struct metrics *m = f->metrics;
+    const struct sched_stats st = sched_stats(f->sched);
+    uint64_t ended = 0;
+    for (int o = 0; o < METRIC_OUTCOME_COUNT; o++)
+        ended += metric_count(m, METRIC_REQUEST,
+                              metric_outcome_task((enum metric_outcome)o, METRIC_TASK_NONE));
+    assert_int_equal(metric_count(m, METRIC_REQUEST_STARTED, 0), ended + st.running);
+    assert_int_equal((int)metric_value(m, METRIC_RUNNING, 0), st.running);
+    assert_int_equal((int)metric_value(m, METRIC_QUEUE_DEPTH, 0), st.queued);
+    for (uint32_t g = 0; g < FAKE_GROUPS; g++) {
+        const struct page_pool_counts k = page_pool_counts(f->pages, g);
+        assert_true(k.reserved <= k.free);
+        if (st.running == 0) {
+            assert_int_equal(k.reserved, 0);
+            assert_int_equal(k.used, st.prefix_pages);
+        }
+    }
+}
+
+#endif
