@@ -129,7 +129,8 @@ test-long:
 	@$(MAKE) --no-print-directory -j$$(nproc) all test-bins
 	@BUILD=$(BUILD) LONG=1 tests/all.sh
 .PHONY: test-bins
-test-bins: $(ALL_TEST_BINS)
+# dequantise_dump is a tool of tests/models/compare_dequantise.py, no test of its own.
+test-bins: $(ALL_TEST_BINS) $(BUILD)/tests/core/dequantise_dump
 
 asan ubsan tsan:
 	@$(MAKE) --no-print-directory V=$@ -j$$(nproc) all test-bins

@@ -77,7 +77,7 @@ int cmd_run(int argc, char **argv) {
     json_write_key(&j, "content"), json_write_string(&j, c.prompt);
     json_write_object_end(&j), json_write_array_end(&j), json_write_object_end(&j);
 
-    static const struct request_sink sink = {on_started, on_delta,  on_finish,  on_tokens,
+    static const struct request_sink sink = {on_started, on_delta,  on_finish,  on_tokens, NULL,
                                              on_done,    on_failed, on_release, on_writable};
     struct run r = {0};
     const uint64_t t0 = clock_now_ns();

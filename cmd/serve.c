@@ -87,7 +87,7 @@ static bool warm_writable(void *user) {
 }
 
 static enum status warm_up(struct service *s, struct error *e) {
-    static const struct request_sink sink = {warm_started, warm_delta,  warm_finish,  warm_tokens,
+    static const struct request_sink sink = {warm_started, warm_delta,  warm_finish,  warm_tokens, NULL,
                                              warm_done,    warm_failed, warm_release, warm_writable};
     const uint32_t ids[2] = {0, 0};
     struct warm_up w = {0};
@@ -178,6 +178,7 @@ int cmd_serve(int argc, char **argv) {
                                         : RING_EPOLL,
         .limits = server_default_limits(),
         .model_name = l.service->name,
+        .encoder_name = l.service->encoder != NULL ? encoder_name(l.service->encoder) : NULL,
         .fingerprint = l.service->fingerprint,
         .metrics = l.service->metrics,
         .service = {&l, submit, cancel, ready, refresh},

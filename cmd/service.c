@@ -71,6 +71,7 @@ static enum status open_sched(struct service *s, const struct service_options *o
         .plan = s->engine->plan,
         .tokenizer = s->tokenizer,
         .chat_template = s->chat_template,
+        .encoder = s->encoder,
         .backend = s->engine->backend,
         .pages = s->engine->pages,
         .workers = s->engine->workers,
@@ -125,6 +126,7 @@ enum status service_open(const struct service_options *o, struct service **out, 
     if (st == STATUS_OK) st = tokenizer_load(model_gguf(s->engine->model), &s->tokenizer, e);
     if (st == STATUS_OK)
         st = chat_template_load(model_gguf(s->engine->model), &s->chat_template, e);
+    if (st == STATUS_OK && c->encoder != NULL) st = encoder_open(c->encoder, &s->encoder, e);
     if (st == STATUS_OK) st = open_sched(s, o, e);
     if (st != STATUS_OK) {
         service_close(s);
@@ -139,6 +141,7 @@ void service_close(struct service *s) {
     if (s->sched != NULL) sched_close(s->sched);
     chat_template_free(s->chat_template);
     tokenizer_free(s->tokenizer);
+    encoder_close(s->encoder);
     engine_close(s->engine);
     region_free(&s->flight_region);
     free(s->metrics);

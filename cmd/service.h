@@ -12,6 +12,7 @@
 #include "cmd/engine.h"
 #include "core/metric.h"
 #include "models/chat_template.h"
+#include "models/encoder.h"
 #include "models/tokenizer.h"
 #include "sched/sched.h"
 
@@ -28,6 +29,7 @@ struct service {
     struct engine *engine;
     struct tokenizer *tokenizer;
     struct chat_template *chat_template; /* NULL: the model has none */
+    struct encoder *encoder;             /* NULL: not asked for */
     struct metrics *metrics;
     struct region flight_region;
     struct flight *flight;

@@ -81,6 +81,8 @@ static const struct knob knobs[] = {
     TEXT("--host", "ADDRESS", BIT(SERVE), host, "127.0.0.1", "address to listen on"),
     NUMBER("--port", BIT(SERVE), port, "8080", NULL, 0, 65535, "TCP port; 0 takes any free one"),
     TEXT("--uds", "PATH", BIT(SERVE), uds, NULL, "listen on this Unix socket as well"),
+    TEXT("--encoder", "DIR", BIT(SERVE), encoder, NULL,
+         "folder of a sentence encoder for /v1/embeddings, named like the folder"),
     CHOICE("--io", BIT(SERVE), io, "auto", "auto|uring|epoll", NULL,
            "auto is io_uring where it is allowed"),
     /* how much to take in */
@@ -160,7 +162,6 @@ static const struct knob knobs[] = {
     LATER("--api-key-file", BIT(SERVE), "API keys"),
     LATER("--config", BIT(SERVE), "configuration file"),
     LATER("--journal", BIT(SERVE), "journal folder"),
-    LATER("--encoder", BIT(SERVE), "embeddings model"),
     /* reports */
     FLAG("--json", REPORT, json, "report as JSON"),
 };

@@ -87,6 +87,7 @@ struct config {
     uint32_t max_batch, max_queue;
     uint32_t kv_mib; /* 0: chosen */
     enum config_io io;
+    const char *encoder; /* NULL: none */
 
     /* run */
     const char *prompt;

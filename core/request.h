@@ -22,11 +22,18 @@ enum {
     REQUEST_MAX_CHOICES = 16,
     REQUEST_MAX_LOGIT_BIAS = 1024,
     REQUEST_MAX_TOP_LOGPROBS = STEP_TOP,
+    REQUEST_MAX_INPUTS = 2048, /* texts of one EMBEDDING */
     REQUEST_DEFAULT_CHAT_TOKENS = 1024,
     REQUEST_DEFAULT_COMPLETION_TOKENS = 16,
 };
 
-enum request_kind { REQUEST_CHAT, REQUEST_COMPLETION, REQUEST_TOKENIZE, REQUEST_DETOKENIZE };
+enum request_kind {
+    REQUEST_CHAT,
+    REQUEST_COMPLETION,
+    REQUEST_TOKENIZE,
+    REQUEST_DETOKENIZE,
+    REQUEST_EMBEDDING,
+};
 enum penalty_scope { PENALTY_SCOPE_OPENAI, PENALTY_SCOPE_LLAMACPP };
 enum on_deadline { ON_DEADLINE_TRUNCATE, ON_DEADLINE_FAIL };
 
@@ -67,6 +74,11 @@ struct request {
     size_t n_ids;
     bool special;        /* TOKENIZE: special tokens in the text are recognised */
     bool add_bos;        /* TOKENIZE: add the model's own */
+
+    /* EMBEDDING */
+    const struct text *inputs; /* [n_inputs], 1 .. REQUEST_MAX_INPUTS */
+    uint32_t n_inputs;
+    uint32_t dimensions; /* that the client wants; 0: whatever there are */
 
     uint32_t n;          /* choices, 1 .. REQUEST_MAX_CHOICES */
     uint32_t max_tokens; /* meaningful when SET_MAX_TOKENS; may be 0 */
@@ -124,7 +136,8 @@ enum { REQUEST_HANDLE_NONE = 0 };
 
 /* The answer, in this order: for REQUEST_CHAT and REQUEST_COMPLETION started, then delta and finish
  * per choice (finish is the choice's last), then done; or failed at any point instead of what is
- * left. For TOKENIZE: tokens, done. For DETOKENIZE: one delta, done. After done or failed: release.
+ * left. For TOKENIZE: tokens, done. For DETOKENIZE: one delta, done. For EMBEDDING: embedding per
+ * input in rising order, done. After done or failed: release.
  * All calls come from the loop thread, inside sched_tick() or sched_cancel(), never inside
  * sched_submit(). `user` is what was given to submit. */
 struct request_sink {
@@ -136,6 +149,8 @@ struct request_sink {
                   const struct token_logprob *lps, uint32_t n_lps);
     void (*finish)(void *user, uint32_t choice, enum finish_reason reason);
     void (*tokens)(void *user, const uint32_t *ids, size_t n);
+    /* v[dim], all finite. NULL where no EMBEDDING is submitted. */
+    void (*embedding)(void *user, uint32_t index, const float *v, uint32_t dim);
     void (*done)(void *user, const struct request_usage *usage, const struct request_report *report);
     /* field "" if none. STATUS_FULL, STATUS_DEADLINE (shed): 503 with Retry-After; input class: 400;
      * ON_DEADLINE_FAIL: STATUS_DEADLINE after start: 504 or an SSE error; others: 500. */

@@ -10,7 +10,7 @@
  *    floor(exp((z - max) / temperature) * 2^40) as u64, so that sums are exact and order-free.
  * 5. top-k: the k largest by (z descending, id ascending); top-p: the shortest prefix of that order
  *    whose mass reaches floor(mass left by top-k * floor(top_p 2^32) / 2^32), at least one id; min-p:
- *    ids whose mass is at least min_p of the largest, 2^40.
+ *    ids whose mass is at least floor(min_p 2^40), the share of the largest.
  * 6. draw: r = rng_draw(seed, choice, position, purpose, attempt) * total mass / 2^64, in [0, total);
  *    the first id, in id order, whose running mass exceeds r.
  * If nothing is allowed, the largest raw logit is taken.

@@ -4,6 +4,7 @@
 
 #include "core/check.h"
 #include "core/json_writer.h"
+#include "io/embeddings.h"
 #include "io/json_quote.h"
 #include "io/server_state.h"
 #include "io/sse.h"
@@ -374,6 +375,12 @@ static void on_tokens(void *user, const uint32_t *ids, size_t n) {
     x->n_ids = n;
 }
 
+static void on_embedding(void *user, uint32_t index, const float *v, uint32_t dim) {
+    struct part *p = user;
+    struct exchange *x = p->exchange;
+    if (x->connection != NULL && !embeddings_keep(x, index, v, dim)) no_room(x);
+}
+
 static void on_done(void *user, const struct request_usage *usage,
                     const struct request_report *report) {
     struct part *p = user;
@@ -398,6 +405,8 @@ static void on_done(void *user, const struct request_usage *usage,
         exchange_queue_job(x, JOB_WRITE_TOKENS);
     else if (x->kind == REQUEST_DETOKENIZE)
         exchange_queue_job(x, JOB_WRITE_TEXT);
+    else if (x->kind == REQUEST_EMBEDDING)
+        exchange_queue_job(x, JOB_WRITE_EMBEDDINGS);
     else if (x->request.stream)
         end_stream(x);
     else
@@ -433,6 +442,7 @@ const struct request_sink answer_sink = {
     .delta = on_delta,
     .finish = on_finish,
     .tokens = on_tokens,
+    .embedding = on_embedding,
     .done = on_done,
     .failed = on_failed,
     .release = on_release,
@@ -473,7 +483,9 @@ static bool write_text(struct exchange *x, struct chore *chore) {
 }
 
 void answer_job(struct exchange *x, struct chore *chore) {
-    const bool ok = x->job == JOB_WRITE_TOKENS ? write_tokens(x, chore) : write_text(x, chore);
+    const bool ok = x->job == JOB_WRITE_TOKENS ? write_tokens(x, chore)
+                    : x->job == JOB_WRITE_TEXT ? write_text(x, chore)
+                                               : embeddings_write(x, chore);
     x->read_status = ok ? STATUS_OK : STATUS_FULL;
 }
 

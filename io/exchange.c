@@ -4,6 +4,7 @@
 
 #include "core/check.h"
 #include "core/clock.h"
+#include "io/embeddings.h"
 #include "io/server_state.h"
 
 static void free_exchange(struct exchange *x) {
@@ -12,6 +13,7 @@ static void free_exchange(struct exchange *x) {
     answer_free(x);
     free(x->ids);
     free(x->bytes);
+    free(x->vectors);
     openai_request_free(&x->request);
     free(x);
     CHECK(s->n_exchanges > 0);
@@ -128,6 +130,11 @@ static void submit(struct exchange *x) {
 }
 
 static void read_body(struct exchange *x, struct chore *chore) {
+    if (x->kind == REQUEST_EMBEDDING) {
+        x->read_status = embeddings_parse(&x->request, &x->body, x->server->model_name,
+                                          x->server->encoder_name, chore, &x->error);
+        return;
+    }
     x->read_status =
         openai_parse(&x->request, x->kind, &x->body, x->server->model_name, chore, &x->error);
 }

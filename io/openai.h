@@ -41,6 +41,7 @@ struct openai_request {
     struct openai_prompt *prompts;
     uint32_t n_prompts;
     bool stream, include_usage;
+    bool base64; /* EMBEDDING: the vectors' encoding */
     struct bump arena;
     struct buffer chat; /* base.chat_json */
 };

@@ -7,42 +7,31 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "io/json_doc.h"
-#include "io/json_quote.h"
+#include "io/openai_parse.h"
 
-/* One body being read. The first failure is kept; what follows it does nothing. */
-struct parse {
-    struct json_doc doc;
-    struct openai_request *out;
-    struct request *r;
-    struct error *e;
-    enum status status;
-};
-
-static bool fail(struct parse *p, enum status s, const char *field, const char *message) {
+bool parse_fail(struct parse *p, enum status s, const char *field, const char *message) {
     if (p->status == STATUS_OK) p->status = error_set(p->e, s, field, "%s", message);
     return false;
 }
 
-static bool invalid(struct parse *p, const char *field, const char *what) {
+bool parse_invalid(struct parse *p, const char *field, const char *what) {
     if (p->status == STATUS_OK)
         p->status = error_set(p->e, STATUS_INVALID, field, "%s %s", field, what);
     return false;
 }
 
-static bool unsupported(struct parse *p, const char *field) {
+bool parse_unsupported(struct parse *p, const char *field) {
     if (p->status == STATUS_OK)
         p->status =
             error_set(p->e, STATUS_UNSUPPORTED, field, "%s is not supported by this server", field);
     return false;
 }
 
-static bool no_memory(struct parse *p) {
-    return fail(p, STATUS_NO_MEMORY, NULL, "no memory to read the body");
+bool parse_no_memory(struct parse *p) {
+    return parse_fail(p, STATUS_NO_MEMORY, NULL, "no memory to read the body");
 }
 
-/* The member, NULL if absent, null or after a failure. */
-static json_t *get(struct parse *p, const char *field) {
+json_t *parse_get(struct parse *p, const char *field) {
     json_t *v = p->status == STATUS_OK ? json_object_get(p->doc.root, field) : NULL;
     return v != NULL && json_is_null(v) ? NULL : v;
 }
@@ -56,12 +45,12 @@ static bool number_in(struct parse *p, const json_t *v, const char *field, doubl
     char what[96];
     snprintf(what, sizeof what, "must be a number %s %g and at most %g",
              low_open ? "above" : "of at least", low, high);
-    return invalid(p, field, what);
+    return parse_invalid(p, field, what);
 }
 
 static bool get_float(struct parse *p, const char *field, double low, double high, bool low_open,
                       float *out) {
-    const json_t *v = get(p, field);
+    const json_t *v = parse_get(p, field);
     double d;
     if (v == NULL || !number_in(p, v, field, low, high, low_open, &d)) return false;
     *out = (float)d;
@@ -87,18 +76,18 @@ static bool int_in(struct parse *p, const json_t *v, const char *field, int64_t 
     char what[96];
     snprintf(what, sizeof what, "must be an integer from %lld to %lld", (long long)low,
              (long long)high);
-    return invalid(p, field, what);
+    return parse_invalid(p, field, what);
 }
 
 static bool get_int(struct parse *p, const char *field, int64_t low, int64_t high, int64_t *out) {
-    const json_t *v = get(p, field);
+    const json_t *v = parse_get(p, field);
     return v != NULL && int_in(p, v, field, low, high, out);
 }
 
-static bool get_bool(struct parse *p, const char *field, bool *out) {
-    const json_t *v = get(p, field);
+bool parse_get_bool(struct parse *p, const char *field, bool *out) {
+    const json_t *v = parse_get(p, field);
     if (v == NULL) return false;
-    if (!json_is_boolean(v)) return invalid(p, field, "must be true or false");
+    if (!json_is_boolean(v)) return parse_invalid(p, field, "must be true or false");
     *out = json_boolean_value(v);
     return true;
 }
@@ -109,46 +98,46 @@ static void refuse_later_fields(struct parse *p) {
     static const char *const refused[] = {"functions", "function_call", "audio", "suffix",
                                           "prediction"};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-        if (get(p, refused[i]) != NULL) unsupported(p, refused[i]);
-    json_t *v = get(p, "tools");
+        if (parse_get(p, refused[i]) != NULL) parse_unsupported(p, refused[i]);
+    json_t *v = parse_get(p, "tools");
     if (v != NULL) {
         if (!json_is_array(v))
-            invalid(p, "tools", "must be a list");
+            parse_invalid(p, "tools", "must be a list");
         else if (json_array_size(v) != 0)
-            unsupported(p, "tools");
+            parse_unsupported(p, "tools");
     }
-    v = get(p, "tool_choice");
+    v = parse_get(p, "tool_choice");
     if (v != NULL && !(json_is_string(v) && (json_doc_equals(&p->doc, v, "none") ||
                                              json_doc_equals(&p->doc, v, "auto"))))
-        unsupported(p, "tool_choice");
-    v = get(p, "response_format");
+        parse_unsupported(p, "tool_choice");
+    v = parse_get(p, "response_format");
     if (v != NULL) {
         const json_t *type = json_is_object(v) ? json_object_get(v, "type") : NULL;
         if (!json_is_string(type))
-            invalid(p, "response_format", "must be an object with a type");
+            parse_invalid(p, "response_format", "must be an object with a type");
         else if (!json_doc_equals(&p->doc, type, "text"))
-            unsupported(p, "response_format");
+            parse_unsupported(p, "response_format");
     }
-    v = get(p, "modalities");
+    v = parse_get(p, "modalities");
     if (v != NULL) {
-        if (!json_is_array(v)) invalid(p, "modalities", "must be a list");
+        if (!json_is_array(v)) parse_invalid(p, "modalities", "must be a list");
         for (size_t i = 0; p->status == STATUS_OK && i < json_array_size(v); i++) {
             const json_t *m = json_array_get(v, i);
             if (!json_is_string(m) || !json_doc_equals(&p->doc, m, "text"))
-                unsupported(p, "modalities");
+                parse_unsupported(p, "modalities");
         }
     }
     bool ignored;
-    get_bool(p, "parallel_tool_calls", &ignored);
+    parse_get_bool(p, "parallel_tool_calls", &ignored);
 }
 
 static void parse_model(struct parse *p, const char *model_name) {
-    const json_t *v = get(p, "model");
+    const json_t *v = parse_get(p, "model");
     if (v == NULL) return;
     if (!json_is_string(v))
-        invalid(p, "model", "must be a string");
+        parse_invalid(p, "model", "must be a string");
     else if (!json_doc_equals(&p->doc, v, "default") && !json_doc_equals(&p->doc, v, model_name))
-        fail(p, STATUS_NOT_FOUND, "model", "the model does not exist here; see /v1/models");
+        parse_fail(p, STATUS_NOT_FOUND, "model", "the model does not exist here; see /v1/models");
 }
 
 static void parse_max_tokens(struct parse *p) {
@@ -157,7 +146,7 @@ static void parse_max_tokens(struct parse *p) {
     const bool has_new =
         p->r->kind == REQUEST_CHAT && get_int(p, "max_completion_tokens", 0, INT32_MAX, &new);
     if (has_old && has_new && old != new)
-        invalid(p, "max_completion_tokens", "and max_tokens must not differ");
+        parse_invalid(p, "max_completion_tokens", "and max_tokens must not differ");
     if (!has_old && !has_new) return;
     p->r->max_tokens = (uint32_t)(has_new ? new : old);
     p->r->set |= REQUEST_SET_MAX_TOKENS;
@@ -167,27 +156,27 @@ static void add_stop(struct parse *p, const json_t *v) {
     struct request *r = p->r;
     if (p->status != STATUS_OK) return;
     if (!json_is_string(v) || r->n_stops == REQUEST_MAX_STOPS) {
-        invalid(p, "stop", "must be a string or a list of at most 16 strings");
+        parse_invalid(p, "stop", "must be a string or a list of at most 16 strings");
         return;
     }
     struct text t;
     if (json_doc_text_bytes(&p->doc, v) > 6 * REQUEST_MAX_STOP_BYTES) {
-        invalid(p, "stop", "must have at most 512 bytes");
+        parse_invalid(p, "stop", "must have at most 512 bytes");
         return;
     }
     const enum status s = json_doc_text(&p->doc, v, &p->out->arena, &t, p->e);
     if (s != STATUS_OK)
         p->status = s;
     else if (t.len == 0)
-        invalid(p, "stop", "must not be empty");
+        parse_invalid(p, "stop", "must not be empty");
     else if (t.len > REQUEST_MAX_STOP_BYTES)
-        invalid(p, "stop", "must have at most 512 bytes");
+        parse_invalid(p, "stop", "must have at most 512 bytes");
     else
         r->stops[r->n_stops++] = t;
 }
 
 static void parse_stop(struct parse *p) {
-    const json_t *v = get(p, "stop");
+    const json_t *v = parse_get(p, "stop");
     if (v == NULL) return;
     if (!json_is_array(v)) {
         add_stop(p, v);
@@ -214,21 +203,21 @@ static bool id_of_key(const char *key, uint32_t *out) {
 }
 
 static void parse_logit_bias(struct parse *p) {
-    json_t *v = get(p, "logit_bias");
+    json_t *v = parse_get(p, "logit_bias");
     if (v == NULL) return;
     if (!json_is_object(v)) {
-        invalid(p, "logit_bias", "must be an object of token ids");
+        parse_invalid(p, "logit_bias", "must be an object of token ids");
         return;
     }
     const size_t n = json_object_size(v);
     if (n > REQUEST_MAX_LOGIT_BIAS) {
-        invalid(p, "logit_bias", "must have at most 1024 entries");
+        parse_invalid(p, "logit_bias", "must have at most 1024 entries");
         return;
     }
     if (n == 0) return;
     struct logit_bias *list = bump_take(&p->out->arena, n * sizeof *list);
     if (list == NULL) {
-        no_memory(p);
+        parse_no_memory(p);
         return;
     }
     const char *key;
@@ -237,7 +226,7 @@ static void parse_logit_bias(struct parse *p) {
     json_object_foreach(v, key, value) {
         double bias;
         if (!id_of_key(key, &list[i].id)) {
-            invalid(p, "logit_bias", "must have token ids as keys");
+            parse_invalid(p, "logit_bias", "must have token ids as keys");
             return;
         }
         if (!number_in(p, value, "logit_bias", -100, 100, false, &bias)) return;
@@ -258,28 +247,28 @@ static void parse_logprobs(struct parse *p) {
         }
         return;
     }
-    get_bool(p, "logprobs", &r->logprobs);
+    parse_get_bool(p, "logprobs", &r->logprobs);
     if (!get_int(p, "top_logprobs", 0, REQUEST_MAX_TOP_LOGPROBS, &n)) return;
-    if (n > 0 && !r->logprobs) invalid(p, "top_logprobs", "needs logprobs to be true");
+    if (n > 0 && !r->logprobs) parse_invalid(p, "top_logprobs", "needs logprobs to be true");
     r->top_logprobs = (uint32_t)n;
 }
 
 static void parse_stream(struct parse *p) {
-    get_bool(p, "stream", &p->out->stream);
-    const json_t *v = get(p, "stream_options");
+    parse_get_bool(p, "stream", &p->out->stream);
+    const json_t *v = parse_get(p, "stream_options");
     if (v == NULL) return;
     if (!json_is_object(v)) {
-        invalid(p, "stream_options", "must be an object");
+        parse_invalid(p, "stream_options", "must be an object");
         return;
     }
     if (!p->out->stream) {
-        invalid(p, "stream_options", "needs stream to be true");
+        parse_invalid(p, "stream_options", "needs stream to be true");
         return;
     }
     const json_t *usage = json_object_get(v, "include_usage");
     if (usage == NULL || json_is_null(usage)) return;
     if (!json_is_boolean(usage))
-        invalid(p, "stream_options.include_usage", "must be true or false");
+        parse_invalid(p, "stream_options.include_usage", "must be true or false");
     else
         p->out->include_usage = json_boolean_value(usage);
 }
@@ -293,7 +282,7 @@ static bool word_in(struct parse *p, const json_t *v, const char *field, const c
     }
     char what[64];
     snprintf(what, sizeof what, "must be \"%s\" or \"%s\"", no, yes);
-    return invalid(p, field, what);
+    return parse_invalid(p, field, what);
 }
 
 enum laconic_key { DEADLINE_MS, ON_DEADLINE, PRIORITY, PENALTY_SCOPE, EXPLAIN, TASK_TYPE, N_NOW };
@@ -331,27 +320,27 @@ static void parse_laconic_member(struct parse *p, const char *key, const json_t 
         if (json_is_boolean(v))
             r->explain = json_boolean_value(v);
         else
-            invalid(p, field, "must be true or false");
+            parse_invalid(p, field, "must be true or false");
         break;
     case TASK_TYPE:
         if (!json_is_string(v))
-            invalid(p, field, "must be a string");
+            parse_invalid(p, field, "must be a string");
         else if (!json_doc_equals(&p->doc, v, "auto"))
-            unsupported(p, field);
+            parse_unsupported(p, field);
         break;
     case N_NOW:
         for (size_t i = 0; i < sizeof laconic_later / sizeof *laconic_later; i++)
-            if (strcmp(key, laconic_later[i]) == 0) unsupported(p, field);
-        invalid(p, field, "is not known");
+            if (strcmp(key, laconic_later[i]) == 0) parse_unsupported(p, field);
+        parse_invalid(p, field, "is not known");
         break;
     }
 }
 
 static void parse_laconic(struct parse *p) {
-    json_t *v = get(p, "laconic");
+    json_t *v = parse_get(p, "laconic");
     if (v == NULL) return;
     if (!json_is_object(v)) {
-        invalid(p, "laconic", "must be an object");
+        parse_invalid(p, "laconic", "must be an object");
         return;
     }
     const char *key;
@@ -390,162 +379,13 @@ static void parse_sampling(struct parse *p) {
     if (get_int(p, "n", 1, REQUEST_MAX_CHOICES, &n)) r->n = (uint32_t)n;
     if (get_int(p, "best_of", 1, REQUEST_MAX_CHOICES, &n)) {
         if (n < (int64_t)r->n)
-            invalid(p, "best_of", "must be at least n");
+            parse_invalid(p, "best_of", "must be at least n");
         else if (n > (int64_t)r->n)
-            unsupported(p, "best_of");
+            parse_unsupported(p, "best_of");
     }
-    get_bool(p, "ignore_eos", &r->ignore_eos);
-    const json_t *user = get(p, "user");
-    if (user != NULL && !json_is_string(user)) invalid(p, "user", "must be a string");
-}
-
-/* ---- chat ---- */
-
-static bool bad_message(struct parse *p, size_t i, const char *part, const char *what) {
-    char field[64];
-    snprintf(field, sizeof field, "messages[%zu]%s%s", i, part[0] != '\0' ? "." : "", part);
-    return invalid(p, field, what);
-}
-
-static bool check_parts(struct parse *p, size_t i, const json_t *parts) {
-    char name[40];
-    if (json_array_size(parts) == 0)
-        return bad_message(p, i, "content", "must have at least one part");
-    for (size_t k = 0; k < json_array_size(parts); k++) {
-        const json_t *part = json_array_get(parts, k);
-        const json_t *type = json_is_object(part) ? json_object_get(part, "type") : NULL;
-        const json_t *text = json_is_object(part) ? json_object_get(part, "text") : NULL;
-        if (json_doc_yield(&p->doc) != STATUS_OK) return fail(p, STATUS_GONE, NULL, "cancelled");
-        snprintf(name, sizeof name, "content[%zu]", k);
-        if (!json_is_string(type)) return bad_message(p, i, name, "must be an object with a type");
-        if (!json_doc_equals(&p->doc, type, "text")) {
-            char field[80];
-            snprintf(field, sizeof field, "messages[%zu].content[%zu].type", i, k);
-            return unsupported(p, field);
-        }
-        if (!json_is_string(text)) return bad_message(p, i, name, "must have a text");
-    }
-    return true;
-}
-
-static bool check_message(struct parse *p, size_t i, const json_t *m) {
-    static const char *const roles[] = {"system",    "developer", "user",
-                                        "assistant", "tool",      "function"};
-    if (!json_is_object(m)) return bad_message(p, i, "", "must be an object");
-    const json_t *role = json_object_get(m, "role");
-    bool known = false, assistant = false;
-    for (size_t k = 0; json_is_string(role) && k < sizeof roles / sizeof *roles; k++)
-        known |= json_doc_equals(&p->doc, role, roles[k]);
-    if (!known)
-        return bad_message(p, i, "role",
-                           "must be system, developer, user, assistant, tool or function");
-    assistant = json_doc_equals(&p->doc, role, "assistant");
-    const json_t *calls = json_object_get(m, "tool_calls");
-    if (calls != NULL && !json_is_null(calls)) {
-        if (!json_is_array(calls)) return bad_message(p, i, "tool_calls", "must be a list");
-        if (!assistant) return bad_message(p, i, "tool_calls", "is for the assistant only");
-        for (size_t k = 0; k < json_array_size(calls); k++)
-            if (!json_is_object(json_array_get(calls, k)))
-                return bad_message(p, i, "tool_calls", "must be a list of objects");
-    }
-    static const char *const strings[] = {"name", "tool_call_id", "reasoning_content", "refusal"};
-    for (size_t k = 0; k < sizeof strings / sizeof *strings; k++) {
-        const json_t *v = json_object_get(m, strings[k]);
-        if (v != NULL && !json_is_null(v) && !json_is_string(v))
-            return bad_message(p, i, strings[k], "must be a string");
-    }
-    const json_t *content = json_object_get(m, "content");
-    if (content == NULL || json_is_null(content))
-        return assistant || bad_message(p, i, "content", "must be given");
-    if (json_is_array(content)) return check_parts(p, i, content);
-    return json_is_string(content) ||
-           bad_message(p, i, "content", "must be a string or a list of text parts");
-}
-
-static enum status write_parts(struct parse *p, const json_t *parts, struct buffer *out) {
-    buffer_putc(out, '"');
-    for (size_t k = 0; k < json_array_size(parts); k++) {
-        if (k > 0) buffer_puts(out, "\\n");
-        const json_t *text = json_object_get(json_array_get(parts, k), "text");
-        if (json_doc_write_inner(&p->doc, text, out) != STATUS_OK) return STATUS_GONE;
-    }
-    buffer_putc(out, '"');
-    return STATUS_OK;
-}
-
-static enum status write_message(struct parse *p, const json_t *m, struct buffer *out) {
-    const char *key;
-    json_t *value;
-    bool first = true;
-    buffer_putc(out, '{');
-    json_object_foreach((json_t *)(uintptr_t)m, key, value) {
-        if (!first) buffer_putc(out, ',');
-        first = false;
-        json_quote(out, key, strlen(key));
-        buffer_putc(out, ':');
-        const enum status s = strcmp(key, "content") == 0 && json_is_array(value)
-                                  ? write_parts(p, value, out)
-                                  : json_doc_write(&p->doc, value, out);
-        if (s != STATUS_OK) return s;
-    }
-    buffer_putc(out, '}');
-    return STATUS_OK;
-}
-
-static enum status write_chat(struct parse *p, const json_t *messages, struct buffer *out) {
-    buffer_puts(out, "{\"messages\":[");
-    for (size_t i = 0; i < json_array_size(messages); i++) {
-        if (i > 0) buffer_putc(out, ',');
-        if (write_message(p, json_array_get(messages, i), out) != STATUS_OK) return STATUS_GONE;
-    }
-    buffer_putc(out, ']');
-    static const char *const more[] = {"add_generation_prompt", "continue_final_message",
-                                       "chat_template_kwargs", "documents"};
-    for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
-        const json_t *v = get(p, more[i]);
-        if (v == NULL) continue;
-        buffer_printf(out, ",\"%s\":", more[i]);
-        if (json_doc_write(&p->doc, v, out) != STATUS_OK) return STATUS_GONE;
-    }
-    buffer_putc(out, '}');
-    return STATUS_OK;
-}
-
-static void parse_chat(struct parse *p) {
-    const json_t *messages = get(p, "messages");
-    if (p->status != STATUS_OK) return;
-    if (!json_is_array(messages) || json_array_size(messages) == 0) {
-        invalid(p, "messages", "must be a list of at least one message");
-        return;
-    }
-    for (size_t i = 0; i < json_array_size(messages); i++) {
-        if (json_doc_yield(&p->doc) != STATUS_OK) fail(p, STATUS_GONE, NULL, "cancelled");
-        if (p->status != STATUS_OK || !check_message(p, i, json_array_get(messages, i))) return;
-    }
-    bool ignored;
-    get_bool(p, "add_generation_prompt", &ignored);
-    get_bool(p, "continue_final_message", &ignored);
-    const json_t *v = get(p, "chat_template_kwargs");
-    if (v != NULL && !json_is_object(v)) invalid(p, "chat_template_kwargs", "must be an object");
-    v = get(p, "documents");
-    if (v != NULL && !json_is_array(v)) invalid(p, "documents", "must be a list");
-    if (p->status != STATUS_OK) return;
-    struct buffer *out = &p->out->chat;
-    buffer_init(out, 8 * (size_t)BODY_MAX_BYTES);
-    /* Room for all of it at once: growing would copy what may be megabytes. */
-    out->cap = p->doc.body->bytes + 1024;
-    out->data = malloc(out->cap);
-    if (out->data == NULL) {
-        out->cap = 0;
-        no_memory(p);
-        return;
-    }
-    const enum status s = write_chat(p, messages, out);
-    if (s != STATUS_OK)
-        fail(p, s, NULL, "cancelled");
-    else if (out->full)
-        no_memory(p);
-    p->r->chat_json = (struct text){out->data, out->len};
+    parse_get_bool(p, "ignore_eos", &r->ignore_eos);
+    const json_t *user = parse_get(p, "user");
+    if (user != NULL && !json_is_string(user)) parse_invalid(p, "user", "must be a string");
 }
 
 /* ---- prompts ---- */
@@ -554,14 +394,14 @@ static bool take_ids(struct parse *p, const char *field, const json_t *list,
                      struct openai_prompt *out) {
     const size_t n = json_array_size(list);
     uint32_t *ids = bump_take(&p->out->arena, (n + 1) * sizeof *ids);
-    if (ids == NULL) return no_memory(p);
+    if (ids == NULL) return parse_no_memory(p);
     for (size_t i = 0; i < n; i++) {
         const json_t *v = json_array_get(list, i);
         if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > INT32_MAX)
-            return invalid(p, field, "must have only token ids in a list of token ids");
+            return parse_invalid(p, field, "must have only token ids in a list of token ids");
         ids[i] = (uint32_t)json_integer_value(v);
         if (i % 512 == 511 && json_doc_yield(&p->doc) != STATUS_OK)
-            return fail(p, STATUS_GONE, NULL, "cancelled");
+            return parse_fail(p, STATUS_GONE, NULL, "cancelled");
     }
     out->ids = ids;
     out->n_ids = n;
@@ -570,11 +410,11 @@ static bool take_ids(struct parse *p, const char *field, const json_t *list,
 
 static bool take_prompt(struct parse *p, const json_t *v, struct openai_prompt *out) {
     if (json_is_array(v)) {
-        if (json_array_size(v) == 0) return invalid(p, "prompt", "must not be empty");
+        if (json_array_size(v) == 0) return parse_invalid(p, "prompt", "must not be empty");
         return take_ids(p, "prompt", v, out);
     }
     if (!json_is_string(v))
-        return invalid(p, "prompt", "must be text, token ids, or a list of either");
+        return parse_invalid(p, "prompt", "must be text, token ids, or a list of either");
     const enum status s = json_doc_text(&p->doc, v, &p->out->arena, &out->text, p->e);
     if (s != STATUS_OK) p->status = s;
     return s == STATUS_OK;
@@ -582,22 +422,22 @@ static bool take_prompt(struct parse *p, const json_t *v, struct openai_prompt *
 
 static void parse_prompts(struct parse *p) {
     struct openai_request *out = p->out;
-    const json_t *v = get(p, "prompt");
+    const json_t *v = parse_get(p, "prompt");
     if (p->status != STATUS_OK) return;
     const bool list =
         json_is_array(v) && json_array_size(v) > 0 && !json_is_integer(json_array_get(v, 0));
     const size_t n = list ? json_array_size(v) : 1;
     if (v == NULL) {
-        invalid(p, "prompt", "must be given");
+        parse_invalid(p, "prompt", "must be given");
         return;
     }
     if (n * p->r->n > OPENAI_MAX_CHOICES) {
-        invalid(p, "prompt", "and n together ask for more than 128 choices");
+        parse_invalid(p, "prompt", "and n together ask for more than 128 choices");
         return;
     }
     out->prompts = bump_take(&out->arena, n * sizeof *out->prompts);
     if (out->prompts == NULL) {
-        no_memory(p);
+        parse_no_memory(p);
         return;
     }
     memset(out->prompts, 0, n * sizeof *out->prompts);
@@ -606,7 +446,7 @@ static void parse_prompts(struct parse *p) {
     out->n_prompts = (uint32_t)n;
     if (n > 1 && !(p->r->set & REQUEST_SET_SEED)) {
         if (getrandom(&p->r->seed, sizeof p->r->seed, 0) != (ssize_t)sizeof p->r->seed)
-            fail(p, STATUS_IO, NULL, "no random numbers from the system");
+            parse_fail(p, STATUS_IO, NULL, "no random numbers from the system");
         p->r->seed >>= 11; /* exact in every client's numbers */
         p->r->set |= REQUEST_SET_SEED;
     }
@@ -615,25 +455,25 @@ static void parse_prompts(struct parse *p) {
 static void parse_tokenize(struct parse *p) {
     struct openai_request *out = p->out;
     const char *field =
-        get(p, "content") != NULL || get(p, "prompt") == NULL ? "content" : "prompt";
-    const json_t *v = get(p, field);
+        parse_get(p, "content") != NULL || parse_get(p, "prompt") == NULL ? "content" : "prompt";
+    const json_t *v = parse_get(p, field);
     if (p->status != STATUS_OK) return;
     if (!json_is_string(v)) {
-        invalid(p, field, "must be a string");
+        parse_invalid(p, field, "must be a string");
         return;
     }
     const enum status s = json_doc_text(&p->doc, v, &out->arena, &out->base.prompt, p->e);
     if (s != STATUS_OK) p->status = s;
-    get_bool(p, "add_special", &out->base.add_bos);
-    get_bool(p, "parse_special", &out->base.special);
+    parse_get_bool(p, "add_special", &out->base.add_bos);
+    parse_get_bool(p, "parse_special", &out->base.special);
 }
 
 static void parse_detokenize(struct parse *p) {
-    const json_t *v = get(p, "tokens");
+    const json_t *v = parse_get(p, "tokens");
     if (p->status != STATUS_OK) return;
     struct openai_prompt ids = {0};
     if (!json_is_array(v))
-        invalid(p, "tokens", "must be a list of token ids");
+        parse_invalid(p, "tokens", "must be a list of token ids");
     else if (take_ids(p, "tokens", v, &ids)) {
         p->r->ids = ids.ids;
         p->r->n_ids = ids.n_ids;
@@ -669,7 +509,7 @@ enum status openai_parse(struct openai_request *r, enum request_kind kind, const
             parse_chat(&p);
             break;
         case REQUEST_COMPLETION:
-            get_bool(&p, "echo", &r->base.echo);
+            parse_get_bool(&p, "echo", &r->base.echo);
             parse_prompts(&p);
             break;
         case REQUEST_TOKENIZE:
@@ -677,6 +517,9 @@ enum status openai_parse(struct openai_request *r, enum request_kind kind, const
             break;
         case REQUEST_DETOKENIZE:
             parse_detokenize(&p);
+            break;
+        case REQUEST_EMBEDDING: /* io/embeddings.h reads it */
+            parse_fail(&p, STATUS_UNSUPPORTED, NULL, "embeddings are not served here");
             break;
         }
     }

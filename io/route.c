@@ -13,6 +13,7 @@ enum route {
     ROUTE_MODELS,
     ROUTE_CHAT,
     ROUTE_COMPLETIONS,
+    ROUTE_EMBEDDINGS,
     ROUTE_TOKENIZE,
     ROUTE_DETOKENIZE,
     ROUTE_MODEL, /* /v1/models/{id}: a prefix */
@@ -30,6 +31,7 @@ static const struct {
     [ROUTE_MODELS] = {"/v1/models", false},
     [ROUTE_CHAT] = {"/v1/chat/completions", true},
     [ROUTE_COMPLETIONS] = {"/v1/completions", true},
+    [ROUTE_EMBEDDINGS] = {"/v1/embeddings", true},
     [ROUTE_TOKENIZE] = {"/tokenize", true},
     [ROUTE_DETOKENIZE] = {"/detokenize", true},
     [ROUTE_MODEL] = {"/v1/models/", false},
@@ -122,10 +124,10 @@ static void reply_metrics(struct server *s, struct connection *c) {
     reply_scratch(s, c, 200, METRIC_CONTENT_TYPE);
 }
 
-static void write_model(struct server *s, struct json_writer *j) {
+static void write_model(struct server *s, struct json_writer *j, const char *name) {
     json_write_object(j);
     json_write_key(j, "id");
-    json_write_string(j, s->model_name);
+    json_write_string(j, name);
     json_write_key(j, "object");
     json_write_string(j, "model");
     json_write_key(j, "created");
@@ -144,7 +146,8 @@ static void reply_models(struct server *s, struct connection *c) {
     json_write_string(&j, "list");
     json_write_key(&j, "data");
     json_write_array(&j);
-    write_model(s, &j);
+    write_model(s, &j, s->model_name);
+    if (s->encoder_name != NULL) write_model(s, &j, s->encoder_name);
     json_write_array_end(&j);
     json_write_object_end(&j);
     reply_scratch(s, c, 200, "application/json");
@@ -172,7 +175,8 @@ static bool decodes_to(const char *encoded, const char *name) {
 
 static void reply_model(struct server *s, struct connection *c) {
     const char *id = c->http.head.path + strlen(routes[ROUTE_MODEL].path);
-    if (!decodes_to(id, s->model_name) && !decodes_to(id, "default")) {
+    const bool encoder = s->encoder_name != NULL && decodes_to(id, s->encoder_name);
+    if (!encoder && !decodes_to(id, s->model_name) && !decodes_to(id, "default")) {
         struct error why = {0};
         error_set(&why, STATUS_NOT_FOUND, "model", "the model does not exist here; see /v1/models");
         server_reply_error(s, c, 404, &why, 0);
@@ -181,7 +185,7 @@ static void reply_model(struct server *s, struct connection *c) {
     struct json_writer j;
     buffer_clear(&s->scratch);
     json_write_begin(&j, &s->scratch);
-    write_model(s, &j);
+    write_model(s, &j, encoder ? s->encoder_name : s->model_name);
     reply_scratch(s, c, 200, "application/json");
 }
 
@@ -223,6 +227,9 @@ void route_request(void *server, struct connection *c) {
         break;
     case ROUTE_COMPLETIONS:
         exchange_start(s, c, REQUEST_COMPLETION);
+        break;
+    case ROUTE_EMBEDDINGS:
+        exchange_start(s, c, REQUEST_EMBEDDING);
         break;
     case ROUTE_TOKENIZE:
         exchange_start(s, c, REQUEST_TOKENIZE);

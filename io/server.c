@@ -94,7 +94,9 @@ static enum status copy_names(struct server *s, struct error *e) {
     s->model_name = strdup(cfg->model_name);
     s->fingerprint = strdup(cfg->fingerprint);
     if (cfg->uds != NULL) s->uds = strdup(cfg->uds);
-    if (s->model_name == NULL || s->fingerprint == NULL || (cfg->uds != NULL && s->uds == NULL))
+    if (cfg->encoder_name != NULL) s->encoder_name = strdup(cfg->encoder_name);
+    if (s->model_name == NULL || s->fingerprint == NULL || (cfg->uds != NULL && s->uds == NULL) ||
+        (cfg->encoder_name != NULL && s->encoder_name == NULL))
         return error_set(e, STATUS_NO_MEMORY, NULL, "no memory for the server");
     s->who = (struct openai_identity){s->model_name, s->fingerprint};
     if (cfg->cors_origin != NULL) {
@@ -205,6 +207,7 @@ void server_close(struct server *s) {
     for (int i = 0; i < SERVER_CHORES; i++) free(s->chores[i].mem);
     free(s->scratch_mem);
     free(s->model_name);
+    free(s->encoder_name);
     free(s->fingerprint);
     free(s->uds);
     free(s);

@@ -50,6 +50,7 @@ struct server_config {
     enum ring_kind io;
     struct connection_limits limits; /* see server_default_limits */
     const char *model_name;          /* served name; copied */
+    const char *encoder_name;        /* that embeddings are asked from; NULL: none. Copied */
     const char *fingerprint;         /* system_fingerprint; copied */
     const char
         *cors_origin; /* "*" or an origin that browsers may call from; NULL: no CORS. Copied */

@@ -36,7 +36,7 @@ struct choice {
 };
 
 /* Work of an exchange that runs in slices. */
-enum job { JOB_NONE, JOB_READ, JOB_WRITE_TOKENS, JOB_WRITE_TEXT };
+enum job { JOB_NONE, JOB_READ, JOB_WRITE_TOKENS, JOB_WRITE_TEXT, JOB_WRITE_EMBEDDINGS };
 
 struct exchange {
     struct server *server;
@@ -67,6 +67,8 @@ struct exchange {
     size_t n_ids;
     char *bytes;
     size_t n_bytes;
+    float *vectors; /* EMBEDDING: [n_inputs, dim], NULL before the first */
+    uint32_t dim;
     struct chain content;
 };
 
@@ -84,6 +86,7 @@ struct server {
     struct connections connections;
     struct openai_identity who;
     char *model_name, *fingerprint, *uds;
+    char *encoder_name; /* NULL: none */
     char url[320];
     char cors_headers[256]; /* header lines for every answer, or "" */
     uint64_t started_s;

@@ -2,7 +2,8 @@
  * own, run in slices on the worker pool, taking turns, so that a large prompt delays neither the
  * running decodes nor the small prompts beside it.
  *
- * Memory: stacks are taken at open. Requests are named by u32; a name is in at most once.
+ * Memory: stacks are taken at open. Requests are named by u32; several chores may work for one
+ * name (an embeddings request's).
  * Threads: the loop thread calls; chores run on any worker, only inside chores_round().
  */
 #ifndef LAC_SCHED_CHORES_H
@@ -43,9 +44,11 @@ void chores_close(struct chores *c);
 static inline bool chores_room(const struct chores *c) {
     return c->n_active < c->cfg.n;
 }
-/* There must be room. The request stays unchanged until chores_take() gives its name back. */
-void chores_start(struct chores *c, uint32_t name, const struct request *r);
-/* It unwinds in a later round and is then taken like any other. */
+/* There must be room. `embed`: for REQUEST_EMBEDDING, else NULL. The request stays unchanged until
+ * chores_take() gives its name back, for each start once. */
+void chores_start(struct chores *c, uint32_t name, const struct request *r,
+                  struct embed_job *embed);
+/* All of that name; they unwind in later rounds and are then taken like any other. */
 void chores_cancel(struct chores *c, uint32_t name);
 /* One slice for as many chores as there are workers. */
 void chores_round(struct chores *c);

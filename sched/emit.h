@@ -71,8 +71,8 @@ void emit_prompt(struct emit *m, struct emit_scratch *s, struct answer *a, uint3
 /* A committed token. Returns true when a stop string is complete: everything before it has been
  * shown, and the choice is over. */
 bool emit_token(struct emit *m, struct emit_scratch *s, struct answer *a, const struct output *o);
-/* The choice ends without a stop string: shows what was held back, and an unfinished UTF-8 sequence
- * as U+FFFD. Returns true if that completed a stop string after all. */
+/* The choice ends without a stop string: shows what was held back, but not a character whose last
+ * bytes were still to come. Returns true if that completed a stop string after all. */
 bool emit_end(struct emit *m, struct emit_scratch *s, struct answer *a);
 
 #endif

@@ -8,6 +8,7 @@
 #include "models/chat_template.h"
 #include "models/detokenizer.h"
 #include "sched/draw.h"
+#include "sched/embed.h"
 #include "sched/sequence.h"
 
 enum { CHECK_EVERY_TOKENS = 4096 };
@@ -198,7 +199,9 @@ void prepare_run(struct chore *c, void *arg) {
     const struct request *r = w->request;
     struct prepared *p = &w->out;
     enum status st;
-    if (r->kind == REQUEST_TOKENIZE) {
+    if (r->kind == REQUEST_EMBEDDING) {
+        st = embed_run(c, w->embed, &p->error);
+    } else if (r->kind == REQUEST_TOKENIZE) {
         const unsigned flags =
             (r->special ? TOKENIZE_SPECIAL : 0u) | (r->add_bos ? TOKENIZE_BOS : 0u);
         st = tokenizer_encode(w->model->tokenizer, c, r->prompt.data, r->prompt.len, flags,

@@ -19,6 +19,7 @@
 #include "models/tokenizer.h"
 
 struct chat_template;
+struct embed_job; /* sched/embed.h */
 
 /* What requests are checked against; unchanging. */
 struct prepare_model {
@@ -41,6 +42,7 @@ struct prepared {
 struct prepare {
     const struct prepare_model *model;
     const struct request *request;
+    struct embed_job *embed; /* EMBEDDING, else NULL */
     struct prepared out;
 };
 

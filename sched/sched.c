@@ -8,6 +8,7 @@
 #include "core/check.h"
 #include "sched/batch.h"
 #include "sched/chores.h"
+#include "sched/embed.h"
 #include "sched/prepare.h"
 #include "sched/queue.h"
 #include "sched/slot.h"
@@ -20,8 +21,8 @@ enum {
 
 enum entry_state {
     ENTRY_FREE,
-    ENTRY_WAITING,   /* in to_prepare */
-    ENTRY_PREPARING, /* a chore has it */
+    ENTRY_WAITING,   /* in to_prepare or to_embed */
+    ENTRY_PREPARING, /* a chore has it; EMBEDDING: one or more */
     ENTRY_READY,     /* in to_start */
     ENTRY_RUNNING,   /* a slot has it, or its answer is being given */
     ENTRY_ENDED,     /* in `ended`, until release is called */
@@ -35,6 +36,8 @@ struct entry {
     struct request request;
     struct answer answer;
     struct prepared prepared;
+    struct embed_job *embed;
+    uint32_t n_embed_chores;
     uint64_t queued_ns, tokenised_ns;
 };
 
@@ -45,7 +48,8 @@ struct sched {
     struct batch batch;
     struct prepare_model model;
     struct chores chores;
-    struct queue to_prepare, to_start;
+    struct queue to_prepare, to_embed, to_start;
+    uint32_t n_embed_chores; /* of all requests; half of the chores at most */
     struct entry *entries; /* [n_entries] */
     uint32_t n_entries, n_waiting;
     uint32_t *free_names, n_free; /* a stack */
@@ -70,11 +74,12 @@ static bool take_tables(struct sched *s) {
     s->entries = calloc(s->n_entries, sizeof *s->entries);
     s->free_names = calloc(s->n_entries, sizeof *s->free_names);
     s->ended = calloc(s->n_entries, sizeof *s->ended);
-    s->queue_mem = aligned_alloc(64, 2 * queue_bytes);
+    s->queue_mem = aligned_alloc(64, 3 * queue_bytes);
     if (s->entries == NULL || s->free_names == NULL || s->ended == NULL || s->queue_mem == NULL)
         return false;
     queue_init(&s->to_prepare, s->queue_mem, s->n_entries);
     queue_init(&s->to_start, (char *)s->queue_mem + queue_bytes, s->n_entries);
+    queue_init(&s->to_embed, (char *)s->queue_mem + 2 * queue_bytes, s->n_entries);
     for (uint32_t i = s->n_entries; i-- > 0;) s->free_names[s->n_free++] = i;
     return true;
 }
@@ -179,6 +184,8 @@ static void release_ended(struct sched *s) {
         const uint32_t name = s->ended[--s->n_ended];
         struct entry *x = &s->entries[name];
         prepared_free(&x->prepared);
+        embed_free(x->embed);
+        x->embed = NULL;
         x->answer.sink.release(x->answer.user);
         x->state = ENTRY_FREE;
         s->free_names[s->n_free++] = name;
@@ -187,6 +194,7 @@ static void release_ended(struct sched *s) {
 
 static void take_out(struct sched *s, uint32_t name) {
     queue_remove(&s->to_prepare, name);
+    queue_remove(&s->to_embed, name);
     queue_remove(&s->to_start, name);
 }
 
@@ -221,18 +229,23 @@ enum status sched_submit(struct sched *s, const struct request *r, const struct 
         metric_add(s->cfg.metrics, METRIC_SHED, METRIC_SHED_FULL, 1);
         return error_set(e, STATUS_FULL, NULL, "%u requests are waiting already", s->n_waiting);
     }
-    const uint32_t name = s->free_names[--s->n_free];
+    const uint32_t name = s->free_names[s->n_free - 1];
     struct entry *x = &s->entries[name];
+    x->request = *r;
+    if (r->kind == REQUEST_EMBEDDING) {
+        const enum status st = embed_make(s->cfg.encoder, &x->request, &x->embed, e);
+        if (st != STATUS_OK) return st;
+    }
+    s->n_free--;
     x->state = ENTRY_WAITING;
     x->generation++;
     if (x->generation == 0) x->generation = 1;
-    x->request = *r;
     x->answer = (struct answer){.sink = *sink, .user = user};
     x->key = (struct queue_key){
         .deadline_ns = deadline_of(r), .priority = r->priority, .arrival = s->arrivals++};
     x->queued_ns = now_of(s);
     s->n_waiting++;
-    queue_push(&s->to_prepare, name, &x->key);
+    queue_push(x->embed != NULL ? &s->to_embed : &s->to_prepare, name, &x->key);
     *out = handle_of(s, name);
     return STATUS_OK;
 }
@@ -250,13 +263,40 @@ void sched_cancel(struct sched *s, request_handle h) {
 
 /* ---- chores: render, tokenise, validate ---- */
 
+/* As many chores for one request as there are workers, and never so many that prompts find no room. */
+static void start_embeds(struct sched *s) {
+    const uint32_t most = s->chores.cfg.n > 1 ? s->chores.cfg.n / 2 : 1;
+    while (s->to_embed.n > 0 && s->n_embed_chores < most && chores_room(&s->chores)) {
+        const uint32_t name = queue_first(&s->to_embed);
+        struct entry *x = &s->entries[name];
+        uint32_t wanted = worker_pool_size(s->cfg.workers);
+        if (wanted > x->request.n_inputs) wanted = x->request.n_inputs;
+        queue_remove(&s->to_embed, name);
+        x->state = ENTRY_PREPARING;
+        for (; wanted > 0 && s->n_embed_chores < most && chores_room(&s->chores); wanted--) {
+            chores_start(&s->chores, name, &x->request, x->embed);
+            x->n_embed_chores++;
+            s->n_embed_chores++;
+        }
+    }
+}
+
+/* One of its chores is done. Returns whether it was the last. */
+static bool embed_chore_done(struct sched *s, struct entry *x, const struct prepared *p) {
+    x->n_embed_chores--;
+    s->n_embed_chores--;
+    if (x->prepared.status == STATUS_OK) x->prepared = *p;
+    return x->n_embed_chores == 0;
+}
+
 static void start_chores(struct sched *s) {
     while (s->to_prepare.n > 0 && chores_room(&s->chores)) {
         const uint32_t name = queue_first(&s->to_prepare);
         queue_remove(&s->to_prepare, name);
         s->entries[name].state = ENTRY_PREPARING;
-        chores_start(&s->chores, name, &s->entries[name].request);
+        chores_start(&s->chores, name, &s->entries[name].request, NULL);
     }
+    start_embeds(s);
 }
 
 /* Answers that need no slot. */
@@ -264,6 +304,10 @@ static void answer_text(struct entry *x) {
     static const struct request_usage no_usage;
     const struct request_report report = {.seed = x->request.seed};
     const struct prepared *p = &x->prepared;
+    if (x->embed != NULL) {
+        embed_answer(x->embed, &x->answer);
+        return;
+    }
     if (x->request.kind == REQUEST_TOKENIZE)
         answer_tokens(&x->answer, p->tokens.ids, p->tokens.n);
     else
@@ -273,7 +317,10 @@ static void answer_text(struct entry *x) {
 
 static void finish_chore(struct sched *s, uint32_t name, const struct prepared *p) {
     struct entry *x = &s->entries[name];
-    x->prepared = *p;
+    if (x->embed == NULL)
+        x->prepared = *p;
+    else if (!embed_chore_done(s, x, p))
+        return;
     x->tokenised_ns = now_of(s);
     const bool generates = x->request.kind == REQUEST_CHAT || x->request.kind == REQUEST_COMPLETION;
     if (!x->answer.silent && x->prepared.status == STATUS_OK && generates) {
@@ -325,6 +372,7 @@ static void shed_late(struct sched *s, uint32_t name) {
 
 static void shed_all_late(struct sched *s, uint64_t now) {
     while (queue_next_deadline_ns(&s->to_prepare) <= now) shed_late(s, queue_first(&s->to_prepare));
+    while (queue_next_deadline_ns(&s->to_embed) <= now) shed_late(s, queue_first(&s->to_embed));
     while (queue_next_deadline_ns(&s->to_start) <= now) shed_late(s, queue_first(&s->to_start));
     for (uint32_t i = 0; i < CHORES_MAX; i++) {
         const uint32_t name = chores_name(&s->chores, i);
@@ -476,7 +524,8 @@ static void show_gauges(const struct sched *s) {
 }
 
 static bool more_to_do(const struct sched *s) {
-    if (s->chores.n_active > 0 || s->n_ended > 0 || s->to_prepare.n > 0) return true;
+    if (s->chores.n_active > 0 || s->n_ended > 0 || s->to_prepare.n > 0 || s->to_embed.n > 0)
+        return true;
     if (s->in_flight) return false;
     if (s->to_start.n > 0 && queue_first(&s->to_start) != s->refused) return true;
     for (uint32_t i = 0; i < s->cfg.max_batch; i++) {
@@ -509,7 +558,9 @@ uint64_t sched_next_deadline_ns(const struct sched *s) {
     if (s->n_ended > 0) return 0;
     uint64_t first = queue_next_deadline_ns(&s->to_prepare);
     const uint64_t ready = queue_next_deadline_ns(&s->to_start);
+    const uint64_t embed = queue_next_deadline_ns(&s->to_embed);
     if (ready < first) first = ready;
+    if (embed < first) first = embed;
     for (uint32_t i = 0; i < CHORES_MAX; i++) {
         const uint32_t name = chores_name(&s->chores, i);
         if (name == CHORES_NONE || s->entries[name].answer.silent) continue;

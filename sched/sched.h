@@ -18,6 +18,7 @@ struct sched;
 struct model;     /* models/model.h */
 struct tokenizer; /* models/tokenizer.h */
 struct chat_template;
+struct encoder; /* models/encoder.h */
 struct metrics;
 struct flight;
 
@@ -25,6 +26,7 @@ struct sched_config {
     const struct plan *plan;
     const struct tokenizer *tokenizer;
     const struct chat_template *chat_template; /* NULL: the model has none; chat is then refused */
+    const struct encoder *encoder;             /* NULL: none; EMBEDDING is then refused */
     struct backend *backend;
     struct page_pool *pages;
     struct worker_pool *workers; /* runs the chores */

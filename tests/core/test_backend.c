@@ -313,8 +313,10 @@ static void ids_new(const struct toy *t, uint32_t *ids, uint32_t n) {
         ids[i] = (uint32_t)(rng_draw(8, 0, i, RNG_TEST, 0) % t->plan.n_vocab);
 }
 
+/* Bounds the worst error of a logit among the best, or with `mean` the mean one: a rounded router may
+ * choose another expert at a near tie, which is right and far off. */
 static void close_to_float64(enum toy_kind kind, enum activation_format act, enum kv_format kv,
-                             double bound) {
+                             bool mean, double bound) {
     enum { N = 300 };
     struct toy *t = toy_new(kind);
     uint32_t ids[N];
@@ -329,15 +331,17 @@ static void close_to_float64(enum toy_kind kind, enum activation_format act, enu
     static uint8_t seen[N];
     const struct bits_scenario sc = {.name = "whole", .chunk = 70};
     bits_sequence(&r, &sc, ids, N, out, seen);
-    double worst = 0;
+    double worst = 0, sum = 0;
     for (uint32_t p = 0; p < N; p++)
         for (int i = 0; i < STEP_TOP; i++) {
             const double delta = fabs((double)out[p].top[i].logit -
                                       want[p * t->plan.n_vocab + out[p].top[i].id]);
             worst = delta > worst ? delta : worst;
+            sum += delta / (N * STEP_TOP);
         }
-    printf("plan %d, activations %d, kv %d: worst |d logit| %.2g\n", kind, act, kv, worst);
-    assert_true(worst < bound);
+    printf("plan %d, activations %d, kv %d: |d logit| mean %.2g, worst %.2g\n", kind, act, kv, sum,
+           worst);
+    assert_true((mean ? sum : worst) < bound);
     bits_close(&r);
     free(want);
     toy_free(t);
@@ -346,9 +350,9 @@ static void close_to_float64(enum toy_kind kind, enum activation_format act, enu
 static void matches_float64(void **state) {
     (void)state;
     for (int kind = TOY_LLAMA; kind <= TOY_MIXTURE; kind++) {
-        close_to_float64((enum toy_kind)kind, ACTIVATION_F32, KV_F32, 2e-4);
-        close_to_float64((enum toy_kind)kind, ACTIVATION_INT16, KV_F16, 0.03);
-        close_to_float64((enum toy_kind)kind, ACTIVATION_INT16, KV_Q8, 0.6);
+        close_to_float64((enum toy_kind)kind, ACTIVATION_F32, KV_F32, false, 1e-4);
+        close_to_float64((enum toy_kind)kind, ACTIVATION_INT16, KV_F16, true, 2e-3);
+        close_to_float64((enum toy_kind)kind, ACTIVATION_INT16, KV_Q8, true, 5e-2);
     }
 }
 

@@ -223,7 +223,6 @@ static void test_not_in_this_build(void **state) {
         {"serve m --api-key-file x", STATUS_UNSUPPORTED, "--api-key-file"},
         {"serve m --journal x", STATUS_UNSUPPORTED, "--journal"},
         {"serve m --config x", STATUS_UNSUPPORTED, "--config"},
-        {"serve m --encoder x", STATUS_UNSUPPORTED, "--encoder"},
         {"serve m --policy adaptive", STATUS_UNSUPPORTED, "--policy"},
         {"serve m --backend cuda", STATUS_UNSUPPORTED, "--backend"},
         {"serve m --activations bf16", STATUS_UNSUPPORTED, "--activations"},

@@ -23,7 +23,7 @@ def case_bad_usage():
     assert '--nonsense' in sh('serve', MODEL, '--nonsense', ok=2)[1]
     assert '--port' in sh('serve', MODEL, '--port', 'x', ok=2)[1]
     for opt in (['--tls-cert', 'x'], ['--api-key-file', 'x'], ['--journal', 'd'], ['--policy', 'adaptive'], ['--backend', 'cuda'], ['--pack', 'p'],
-                ['--activations', 'bf16'], ['--encoder', 'd'], ['--side-car', 'x']):
+                ['--activations', 'bf16'], ['--side-car', 'x']):
         assert opt[0] in sh('serve', MODEL, *opt, ok=2)[1], opt
     for cmd in ('tune', 'calibrate', 'train', 'bake', 'replay'): assert cmd in sh(cmd, ok=2)[1]
 

@@ -9,10 +9,10 @@ PROMPTS = ['The capital of France is', 'Once upon a time, there was a', 'def fib
 FILE = os.path.join(ROOT, 'tests/golden/greedy.json')
 
 
-def generate(isa, threads):
+def generate(isa, threads, n=24):
     out = []
     for prompt in PROMPTS:
-        p = subprocess.run([LACONIC, 'run', MODEL, '--isa', isa, '--threads', str(threads), '--raw', '-n', '24', '--temp', '0', '--ctx', '512', '-p', prompt],
+        p = subprocess.run([LACONIC, 'run', MODEL, '--isa', isa, '--threads', str(threads), '--raw', '-n', str(n), '--temp', '0', '--ctx', '512', '-p', prompt],
                            capture_output=True, timeout=900)
         if p.returncode != 0 and b'cannot run' in p.stderr: return None
         assert p.returncode == 0, p.stderr
@@ -27,9 +27,11 @@ def main():
     want = list(json.load(open(FILE))['answers'].values())
     good = bad = 0
     for isa, threads in (('scalar', 2), ('avx2', 1), ('avxvnni', 2), ('avx512', 1), ('avx512', 2), ('amx', 2)):
-        got = generate(isa, threads)
+        # The scalar oracle is slow: the first tokens of each prompt, all of them in make test-long.
+        short = isa == 'scalar' and os.environ.get('LONG') != '1'
+        got = generate(isa, threads, 4 if short else 24)
         if got is None: print(f'skip: {isa} does not run on this machine'); continue
-        miss = [p for p, w, g in zip(PROMPTS, want, got) if w != g]
+        miss = [p for p, w, g in zip(PROMPTS, want, got) if w != g and not (short and g and w.startswith(g))]
         good, bad = good + 20 - len(miss), bad + len(miss)
         print(f"{'ok  ' if not miss else 'FAIL'} golden bytes, {isa}, {threads} threads: {20 - len(miss)} of 20 {miss[:2]}", flush=True)
     print(f'{good} passed, {bad} failed')

@@ -4,6 +4,7 @@
 Seeds that are plain text are checked in under tests/fuzz/seeds/<fuzzer>/ instead. Standard library
 only.
 """
+import json
 import pathlib
 import struct
 import sys
@@ -74,7 +75,31 @@ def gguf_seeds():
          ("blk.0.attn_q.weight", 3, [32, 4])])
 
 
-FUZZERS = {"gguf": gguf_seeds}
+def safetensors(tensors, metadata=None):
+    """tensors: [(name, dtype, bytes of an element, shape)]."""
+    header, at = {}, 0
+    if metadata is not None:
+        header["__metadata__"] = metadata
+    for name, dtype, size, shape in tensors:
+        n = size
+        for d in shape:
+            n *= d
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + n]}
+        at += n
+    raw = json.dumps(header).encode()
+    return struct.pack("<Q", len(raw)) + raw + bytes(i * 37 % 251 for i in range(at))
+
+
+def safetensors_seeds():
+    yield "empty", safetensors([])
+    yield "metadata", safetensors([("a", "F32", 4, [2, 3])], {"format": "pt"})
+    yield "types", safetensors([(t, t, n, [2]) for t, n in (
+        ("F32", 4), ("F16", 2), ("BF16", 2), ("F64", 8), ("I64", 8), ("I8", 1), ("BOOL", 1))])
+    yield "shapes", safetensors([("scalar", "F32", 4, []), ("none", "F16", 2, [0, 5]),
+                                 ("deep", "U8", 1, [1, 1, 2, 1, 1, 2, 1, 1])])
+
+
+FUZZERS = {"gguf": gguf_seeds, "safetensors": safetensors_seeds}
 
 
 def main():

@@ -455,7 +455,10 @@ static void test_long_prompts_leave_the_loop_free(void **state) {
 
 static void test_no_heap_while_answering(void **state) {
     (void)state;
-    if (fake_heap_bytes() == 0) skip(); /* another heap than jemalloc's stands in */
+    if (fake_heap_bytes() == 0) {
+        printf("skip: another heap than jemalloc's stands in\n");
+        skip();
+    }
     EACH_KIND(k) {
         struct harness *h = harness_start(kinds[k], NULL);
         struct client c = client_open(h, false);

@@ -297,6 +297,7 @@ struct fake_config {
     uint64_t prefill_budget_ns;
     uint64_t chore_slice_ns; /* 0: long, so that chores end in one go and a run can be repeated */
     const struct chat_template *chat_template;
+    const struct encoder *encoder;
 };
 
 struct fake {
@@ -354,6 +355,7 @@ static inline void fake_open(struct fake *f, const struct fake_config *cfg, stru
         .plan = &f->plan,
         .tokenizer = t,
         .chat_template = cfg->chat_template,
+        .encoder = cfg->encoder,
         .backend = &f->backend.base,
         .pages = f->pages,
         .workers = workers,
