@@ -129,8 +129,8 @@ test-long:
 	@$(MAKE) --no-print-directory -j$$(nproc) all test-bins
 	@BUILD=$(BUILD) LONG=1 tests/all.sh
 .PHONY: test-bins
-# dequantise_dump is a tool of tests/models/compare_dequantise.py, no test of its own.
-test-bins: $(ALL_TEST_BINS) $(BUILD)/tests/core/dequantise_dump
+# Tools of tests/models/compare_*.py, no tests of their own.
+test-bins: $(ALL_TEST_BINS) $(BUILD)/tests/core/dequantise_dump $(BUILD)/tests/models/encode_dump
 
 asan ubsan tsan:
 	@$(MAKE) --no-print-directory V=$@ -j$$(nproc) all test-bins

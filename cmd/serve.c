@@ -89,13 +89,13 @@ static bool warm_writable(void *user) {
 static enum status warm_up(struct service *s, struct error *e) {
     static const struct request_sink sink = {warm_started, warm_delta,  warm_finish,  warm_tokens, NULL,
                                              warm_done,    warm_failed, warm_release, warm_writable};
-    const uint32_t ids[2] = {0, 0};
+    const uint32_t id = 0; /* one: the shortest context has room for it and an answer */
     struct warm_up w = {0};
     const struct request r = {
         .kind = REQUEST_COMPLETION,
         .set = REQUEST_SET_MAX_TOKENS | REQUEST_SET_SEED | REQUEST_SET_TEMPERATURE,
-        .ids = ids,
-        .n_ids = 2,
+        .ids = &id,
+        .n_ids = 1,
         .n = 1,
         .max_tokens = 2,
         .top_p = 1,

@@ -87,7 +87,7 @@ static const struct knob knobs[] = {
            "auto is io_uring where it is allowed"),
     /* how much to take in */
     NUMBER("--max-batch", SIZED, max_batch, "32", NULL, 1, 1024, "sequences that may run at once"),
-    NUMBER("--max-queue", BIT(SERVE), max_queue, "256", NULL, 0, 65536,
+    NUMBER("--max-queue", BIT(SERVE), max_queue, "256", NULL, 1, 65536,
            "requests that may wait; more are answered 503"),
     NUMBER("--kv-mib", SIZED, kv_mib, "auto", "auto", 1, 16777216, "memory for KV pages in MiB"),
     CHOICE("--policy", BIT(SERVE), only_choice, "exact", "exact", "adaptive",
@@ -135,7 +135,9 @@ static const struct knob knobs[] = {
     /* the engine */
     NUMBER("--threads", ENGINE, threads, "auto", "auto", 1, 1024,
            "compute threads; auto is one per core"),
-    NUMBER("--ctx", (ENGINE | BIT(INSPECT)) & ~BIT(PERPLEXITY), n_ctx, "auto", "auto", 1, 16777216,
+    NUMBER("--ctx", (ENGINE | BIT(INSPECT)) & ~(BIT(PERPLEXITY) | BIT(SERVE)), n_ctx, "auto",
+           "auto", 1, 16777216, "longest context in tokens; auto is the model's own"),
+    NUMBER("--ctx", BIT(SERVE), n_ctx, "auto", "auto", 2, 16777216,
            "longest context in tokens; auto is the model's own"),
     NUMBER("--ctx", BIT(PERPLEXITY), n_ctx, "512", NULL, 2, 16777216,
            "tokens in each scored window"),

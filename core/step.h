@@ -3,8 +3,9 @@
  *
  * Shape: spans are runs of consecutive positions of one sequence; their tokens are the step's rows,
  * span after span. Everything is in flat arrays indexed by u32, with no pointers from span to span,
- * so a GPU backend copies the arrays as they are into one pinned block that its graph reads; the
- * graph depends on bucketed counts only. Spans of different kinds, profiles and sequences mix freely.
+ * so a GPU backend copies the arrays into one pinned block that its graph reads; the graph depends
+ * on bucketed counts only. The pointers there are (a sample spec's lists, a tap's destination) lead
+ * to the host's memory. Spans of different kinds, profiles and sequences mix freely.
  *
  * Order inside a step: page copies, then spans. A span's KV is written at its positions before its
  * rows attend; a row attends to positions <= its own. A position may be written again by a later
@@ -49,7 +50,7 @@ struct depth_profile {
 
 struct span {
     enum span_kind kind;
-    uint32_t slot;           /* the request's slot: selects the backend's carry rows */
+    uint32_t slot;           /* the choice: selects what the backend keeps of a sequence */
     uint32_t first_position; /* absolute position of its first token */
     uint32_t n_tokens;       /* >= 1 */
     uint32_t first_row;      /* index of its first token among the step's rows */

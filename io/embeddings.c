@@ -154,8 +154,7 @@ static size_t write_base64(char *out, const float *v, uint32_t n) {
     }
     size_t at = 0;
     for (size_t i = 0; i < n_bytes; i += 3) {
-        const uint32_t word =
-            (uint32_t)bytes[i] << 16 | (uint32_t)bytes[i + 1] << 8 | bytes[i + 2];
+        const uint32_t word = (uint32_t)bytes[i] << 16 | (uint32_t)bytes[i + 1] << 8 | bytes[i + 2];
         const size_t left = n_bytes - i;
         out[at++] = digits[word >> 18];
         out[at++] = digits[word >> 12 & 63];

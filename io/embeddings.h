@@ -1,9 +1,9 @@
 /* embeddings.h: OpenAI's /v1/embeddings: what the body may say, and how the answer is written.
  *
  * `input` is a text or a list of 1 to REQUEST_MAX_INPUTS texts, none empty; token ids are refused,
- * because the encoder's are not the language model's. `model` must be given: the encoder's name. The
- * served model's name and `default` are refused, as this build has no embeddings of the language
- * model. `encoding_format` is "float" (the default) or "base64" (of little-endian F32).
+ * because the encoder's are not the language model's. `model` must be given: the encoder's name.
+ * The served model's name and `default` are refused, as this build has no embeddings of the
+ * language model. `encoding_format` is "float" (the default) or "base64" (of little-endian F32).
  * Ownership and errors as in io/openai.h.
  */
 #ifndef LAC_IO_EMBEDDINGS_H

@@ -145,7 +145,8 @@ static float *take(struct encoder *enc, size_t n) {
     return p;
 }
 
-/* By its name, with or without "bert." in front; [n_rows, n_columns], or [n_columns] if n_rows is 0. */
+/* By its name, with or without "bert." in front; [n_rows, n_columns], or [n_columns] if n_rows is
+ * 0. */
 static enum status find(const struct encoder *enc, const char *name, uint64_t n_rows,
                         uint64_t n_columns, const struct safetensors_tensor **out,
                         struct error *e) {
@@ -158,9 +159,8 @@ static enum status find(const struct encoder *enc, const char *name, uint64_t n_
     if (!safetensors_is_float(t->type))
         return error_set(e, STATUS_UNSUPPORTED, name, "the type %s is not supported",
                          safetensors_type_name(t->type));
-    const bool fits = n_rows == 0
-                          ? t->n_dims == 1 && t->dim[0] == n_columns
-                          : t->n_dims == 2 && t->dim[0] == n_rows && t->dim[1] == n_columns;
+    const bool fits = n_rows == 0 ? t->n_dims == 1 && t->dim[0] == n_columns
+                                  : t->n_dims == 2 && t->dim[0] == n_rows && t->dim[1] == n_columns;
     if (!fits)
         return error_set(e, STATUS_CORRUPT, name,
                          "the shape is not the one that config.json's numbers make");
@@ -452,8 +452,8 @@ static enum status run(const struct encoder *enc, struct chore *chore, const uin
     const struct encoder_config *c = &enc->cfg;
     const size_t row = (size_t)n * c->d_model, n_padded = padded(n);
     const size_t head_dim = c->d_model / c->n_heads;
-    const size_t floats = 5 * row + (size_t)n * c->d_ff + n_padded * head_dim +
-                          n_padded * enc->kernels->rows_at_once;
+    const size_t floats =
+        5 * row + (size_t)n * c->d_ff + n_padded * head_dim + n_padded * enc->kernels->rows_at_once;
     float *memory = aligned_alloc(64, padded(floats) * sizeof *memory);
     if (memory == NULL)
         return error_set(e, STATUS_NO_MEMORY, NULL, "no memory to encode %u tokens", n);
@@ -470,8 +470,7 @@ static enum status run(const struct encoder *enc, struct chore *chore, const uin
     memset(p.keys, 0, n_padded * head_dim * sizeof *p.keys);
     bool done = embed_tokens(&p, ids);
     for (uint32_t i = 0; i < c->n_layers && done; i++) done = run_layer(&p, &enc->layers[i]);
-    const enum status st = done ? pool(&p, out, e)
-                                : error_set(e, STATUS_GONE, NULL, "cancelled");
+    const enum status st = done ? pool(&p, out, e) : error_set(e, STATUS_GONE, NULL, "cancelled");
     free(memory);
     return st;
 }
@@ -481,8 +480,8 @@ enum status encoder_encode(const struct encoder *enc, struct chore *c, const cha
     memset(out, 0, enc->cfg.d_model * sizeof *out);
     *n_tokens = 0;
     struct token_list l = {0};
-    enum status st = tokenizer_encode(enc->tokenizer, c, text, len, TOKENIZE_BOS | TOKENIZE_EOS, &l,
-                                      e);
+    enum status st =
+        tokenizer_encode(enc->tokenizer, c, text, len, TOKENIZE_BOS | TOKENIZE_EOS, &l, e);
     if (st == STATUS_OK && l.n > enc->cfg.max_tokens) {
         l.ids[enc->cfg.max_tokens - 1] = l.ids[l.n - 1];
         l.n = enc->cfg.max_tokens;

@@ -1,17 +1,17 @@
-/* encoder.h: a sentence encoder: text to one vector, by a BERT (Devlin et al., arXiv:1810.04805) with
- * the rows pooled and normalised as sentence-transformers does it (Reimers and Gurevych,
+/* encoder.h: a sentence encoder: text to one vector, by a BERT (Devlin et al., arXiv:1810.04805)
+ * with the rows pooled and normalised as sentence-transformers does it (Reimers and Gurevych,
  * arXiv:1908.10084).
  *
  * A model is a folder as sentence-transformers writes it: config.json, modules.json,
  * 1_Pooling/config.json, vocab.txt, model.safetensors (F32, F16 or BF16), and maybe
  * sentence_bert_config.json and tokenizer_config.json (models/encoder_config.h).
  *
- * Text is any bytes up to TOKENIZER_MAX_TEXT_BYTES; special tokens written in it are plain text. What
- * goes beyond the model's longest text is cut off at the end. Arithmetic is F32 in one fixed order: the
- * same text gives the same bits on every machine, whatever else is computed beside it.
+ * Text is any bytes up to TOKENIZER_MAX_TEXT_BYTES; special tokens written in it are plain text.
+ * What goes beyond the model's longest text is cut off at the end. Arithmetic is F32 in one fixed
+ * order: the same text gives the same bits on every machine, whatever else is computed beside it.
  *
- * Errors: a folder that cannot be run is refused with one line; error.field is the file or tensor at
- * fault. Memory: the weights but the word embeddings are copied (44 MB for all-MiniLM-L6-v2); an
+ * Errors: a folder that cannot be run is refused with one line; error.field is the file or tensor
+ * at fault. Memory: the weights but the word embeddings are copied (44 MB for all-MiniLM-L6-v2); an
  * encode takes about 15 rows of d_model floats per token from the heap.
  * Threads: read-only after open; any number of threads may encode at once.
  */
@@ -33,8 +33,8 @@ struct encoder;
 LAC_MUST_USE enum status encoder_open(const char *dir, struct encoder **out, struct error *e);
 void encoder_close(struct encoder *enc); /* NULL is fine */
 
-/* Before the first encode: another instruction set than the best one here, which it must not exceed.
- * The vectors are the same. */
+/* Before the first encode: another instruction set than the best one here, which it must not
+ * exceed. The vectors are the same. */
 void encoder_use_isa(struct encoder *enc, enum cpu_isa isa);
 
 /* The folder's name. */

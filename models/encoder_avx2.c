@@ -14,9 +14,13 @@ static inline void v_store(float *p, v16 x) {
     _mm256_storeu_ps(p, x.a);
     _mm256_storeu_ps(p + 8, x.b);
 }
-static inline v16 v_set1(float f) { return (v16){_mm256_set1_ps(f), _mm256_set1_ps(f)}; }
+static inline v16 v_set1(float f) {
+    return (v16){_mm256_set1_ps(f), _mm256_set1_ps(f)};
+}
 #define BINARY(name, op)                                                                           \
-    static inline v16 name(v16 x, v16 y) { return (v16){op(x.a, y.a), op(x.b, y.b)}; }
+    static inline v16 name(v16 x, v16 y) {                                                         \
+        return (v16){op(x.a, y.a), op(x.b, y.b)};                                                  \
+    }
 BINARY(v_add, _mm256_add_ps)
 BINARY(v_sub, _mm256_sub_ps)
 BINARY(v_mul, _mm256_mul_ps)

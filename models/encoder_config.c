@@ -111,7 +111,7 @@ static enum status read_shapes(const char *dir, struct encoder_config *c, struct
     if (c->d_ff % ENCODER_LANES != 0)
         refuse(&s, STATUS_UNSUPPORTED, "intermediate_size", "is not a multiple of 16");
     const json_t *epsilon = get(&s, "layer_norm_eps");
-    const double eps = epsilon == NULL            ? 1e-12
+    const double eps = epsilon == NULL           ? 1e-12
                        : json_is_number(epsilon) ? json_number_value(epsilon)
                                                  : -1;
     if (!(eps >= 0 && eps <= 1)) refuse(&s, STATUS_CORRUPT, "layer_norm_eps", "is not in [0, 1]");

@@ -2,11 +2,11 @@
  * shapes, how a text becomes tokens, and how the rows become one vector.
  *
  * Read are config.json (a BERT: model_type "bert", hidden_act "gelu", absolute positions),
- * modules.json (Transformer, Pooling, maybe Normalize), 1_Pooling/config.json (mean or first token),
- * sentence_bert_config.json and tokenizer_config.json (both optional). Hostile input: each file has
- * at most ENCODER_MAX_JSON_BYTES, every number is checked against the limits below; what this build
- * would compute differently is refused by name. Errors: error.field is the file, the message names
- * the key.
+ * modules.json (Transformer, Pooling, maybe Normalize), 1_Pooling/config.json (mean or first
+ * token), sentence_bert_config.json and tokenizer_config.json (both optional). Hostile input: each
+ * file has at most ENCODER_MAX_JSON_BYTES, every number is checked against the limits below; what
+ * this build would compute differently is refused by name. Errors: error.field is the file, the
+ * message names the key.
  */
 #ifndef LAC_MODELS_ENCODER_CONFIG_H
 #define LAC_MODELS_ENCODER_CONFIG_H

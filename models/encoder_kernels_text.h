@@ -1,10 +1,10 @@
-/* encoder_kernels_text.h: the one text of the encoder's kernels. Each models/encoder_<isa>.c defines
- * a type of sixteen F32 lanes, `v16`, and these operations on it, then includes this file:
+/* encoder_kernels_text.h: the one text of the encoder's kernels. Each models/encoder_<isa>.c
+ * defines a type of sixteen F32 lanes, `v16`, and these operations on it, then includes this file:
  *   v_load, v_store, v_set1, v_add, v_sub, v_mul, v_div
  *   v_max (as a > b ? a : b), v_min, v_fma (a b + c, one rounding)
  *   v_pow2 (p, t): p * 2^i, i the integer that MATH_EXPF_MAGIC put in the low bits of t
- * and ROWS, the rows whose sums it keeps in registers. The kernels are compiled once per set, so that
- * they cannot differ but by these operations, each of which is exact or one IEEE rounding.
+ * and ROWS, the rows whose sums it keeps in registers. The kernels are compiled once per set, so
+ * that they cannot differ but by these operations, each of which is exact or one IEEE rounding.
  */
 #include <math.h>
 
@@ -133,9 +133,7 @@ static void softmax(float *x, uint32_t n, float scale) {
 }
 
 #define ENCODER_KERNELS(name_)                                                                     \
-    {.name = name_,                                                                                \
-     .rows_at_once = ROWS,                                                                         \
-     .matmul = matmul,                                                                             \
-     .gelu = gelu,                                                                                 \
-     .add_norm = add_norm,                                                                         \
-     .softmax = softmax}
+    {                                                                                              \
+        .name = name_, .rows_at_once = ROWS, .matmul = matmul, .gelu = gelu, .add_norm = add_norm, \
+        .softmax = softmax                                                                         \
+    }

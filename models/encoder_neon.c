@@ -14,7 +14,9 @@ static inline v16 v_load(const float *p) {
     QUARTERS(i) r.q[i] = vld1q_f32(p + 4 * i);
     return r;
 }
-static inline void v_store(float *p, v16 x) { QUARTERS(i) vst1q_f32(p + 4 * i, x.q[i]); }
+static inline void v_store(float *p, v16 x) {
+    QUARTERS(i) vst1q_f32(p + 4 * i, x.q[i]);
+}
 static inline v16 v_set1(float f) {
     v16 r;
     QUARTERS(i) r.q[i] = vdupq_n_f32(f);

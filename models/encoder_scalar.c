@@ -15,7 +15,9 @@ static inline v16 v_load(const float *p) {
     LANES(i) r.x[i] = p[i];
     return r;
 }
-static inline void v_store(float *p, v16 a) { LANES(i) p[i] = a.x[i]; }
+static inline void v_store(float *p, v16 a) {
+    LANES(i) p[i] = a.x[i];
+}
 static inline v16 v_set1(float f) {
     v16 r;
     LANES(i) r.x[i] = f;

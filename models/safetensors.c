@@ -80,8 +80,7 @@ static enum status read_tensor(const char *name, const json_t *v, const uint8_t 
         !read_u64(json_array_get(offsets, 0), &begin) ||
         !read_u64(json_array_get(offsets, 1), &end))
         return bad(e, name, "data_offsets is not a pair of whole numbers");
-    if (begin > end || end > data_bytes)
-        return bad(e, name, "data_offsets lies outside the file");
+    if (begin > end || end > data_bytes) return bad(e, name, "data_offsets lies outside the file");
     if (__builtin_mul_overflow(t->n, (uint64_t)types[t->type].bytes, &t->bytes) ||
         t->bytes != end - begin)
         return bad(e, name, "data_offsets does not fit dtype and shape");

@@ -2,10 +2,10 @@
  * bytes of header length, a JSON object {name: {dtype, shape, data_offsets}}, then the data.
  *
  * The file is mapped read-only (alloc/map.h); tensors point into the map, maybe unaligned, and live
- * until safetensors_close. Everything in the file is hostile until checked: the header's length, its
- * JSON, names, dtypes, dims x type size overflow, and offsets, which must cover the data without gap
- * or overlap, as the format demands. `__metadata__` must be an object of strings and is not kept.
- * Limits: below; JSON takes memory in proportion to the header, so that is at most
+ * until safetensors_close. Everything in the file is hostile until checked: the header's length,
+ * its JSON, names, dtypes, dims x type size overflow, and offsets, which must cover the data
+ * without gap or overlap, as the format demands. `__metadata__` must be an object of strings and is
+ * not kept. Limits: below; JSON takes memory in proportion to the header, so that is at most
  * SAFETENSORS_MAX_HEADER_BYTES. Split models (several files and an index) are not read.
  * Errors: error.field is the tensor at fault, "header" before any is known. *out is NULL then.
  * Threads: read-only after open, any thread may read.

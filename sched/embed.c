@@ -43,9 +43,8 @@ enum status embed_run(struct chore *c, struct embed_job *j, struct error *e) {
         const uint32_t i = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
         if (i >= r->n_inputs) break;
         uint32_t n_tokens;
-        const enum status st =
-            encoder_encode(j->encoder, c, r->inputs[i].data, r->inputs[i].len,
-                           j->vectors + (size_t)i * j->dim, &n_tokens, e);
+        const enum status st = encoder_encode(j->encoder, c, r->inputs[i].data, r->inputs[i].len,
+                                              j->vectors + (size_t)i * j->dim, &n_tokens, e);
         if (st != STATUS_OK) {
             atomic_store_explicit(&j->failed, true, memory_order_relaxed);
             return st;

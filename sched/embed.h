@@ -1,8 +1,8 @@
 /* embed.h: the texts of one embeddings request, encoded by several chores at once.
  *
- * A job is made when the request is submitted and holds room for all its vectors. Each of its chores
- * takes the next text that nobody has taken, until none is left; which chore encodes a text changes
- * nothing in the vector. The first failure ends the others.
+ * A job is made when the request is submitted and holds room for all its vectors. Each of its
+ * chores takes the next text that nobody has taken, until none is left; which chore encodes a text
+ * changes nothing in the vector. The first failure ends the others.
  *
  * Memory: inputs x dimensions x 4 bytes from the general heap, freed with the job. Threads: make,
  * answer and free on the loop thread while no chore of the job runs; embed_run on any worker.

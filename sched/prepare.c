@@ -176,8 +176,11 @@ static enum status run_detokenize(struct chore *c, const struct prepare_model *m
         detokenizer_push(&d, p->tokens.ids[i], &p->text);
     }
     detokenizer_flush(&d, &p->text);
-    if (p->text.full) return error_set(e, STATUS_TOO_LARGE, "tokens", "the text is too long");
-    return STATUS_OK;
+    if (!p->text.full) return STATUS_OK;
+    /* It stopped growing below its limit: no fault of the client's. */
+    if (p->text.cap < p->text.cap_limit_bytes)
+        return error_set(e, STATUS_NO_MEMORY, NULL, "out of memory for the text");
+    return error_set(e, STATUS_TOO_LARGE, "tokens", "the text is too long");
 }
 
 /* Frees here, on a worker, what the loop thread has no use for: after a large text it is much. */

@@ -50,7 +50,7 @@ struct sched {
     struct chores chores;
     struct queue to_prepare, to_embed, to_start;
     uint32_t n_embed_chores; /* of all requests; half of the chores at most */
-    struct entry *entries; /* [n_entries] */
+    struct entry *entries;   /* [n_entries] */
     uint32_t n_entries, n_waiting;
     uint32_t *free_names, n_free; /* a stack */
     uint32_t *ended, n_ended;     /* names to release */
@@ -263,7 +263,8 @@ void sched_cancel(struct sched *s, request_handle h) {
 
 /* ---- chores: render, tokenise, validate ---- */
 
-/* As many chores for one request as there are workers, and never so many that prompts find no room. */
+/* As many chores for one request as there are workers, and never so many that prompts find no room.
+ */
 static void start_embeds(struct sched *s) {
     const uint32_t most = s->chores.cfg.n > 1 ? s->chores.cfg.n / 2 : 1;
     while (s->to_embed.n > 0 && s->n_embed_chores < most && chores_room(&s->chores)) {

@@ -32,7 +32,8 @@ if [ "$V" = release ]; then
     part dequantise $py tests/models/compare_dequantise.py "$BUILD/tests/core/dequantise_dump" "$LAC_MODEL"
     part architectures $py tests/models/tiny_models.py "$bin"
 fi
-for t in golden commands openai_client determinism hostile memory; do
+LAC_ENCODER=${LAC_ENCODER:-$(scripts/model.sh fetch encoder)} && export LAC_ENCODER || { unset LAC_ENCODER; echo "skip: the encoder could not be fetched"; }
+for t in golden commands openai_client determinism embeddings hostile memory; do
     [ "$V" != release ] && [ $t = golden ] && [ "$LONG" = 0 ] && continue
     [ -f tests/e2e/test_$t.py ] && part "e2e-$t" $py tests/e2e/test_$t.py
 done
@@ -57,6 +58,7 @@ else
 fi
 if [ "$LONG" = 1 ]; then
     scripts/setup.sh long
+    part compare-encoder $py tests/models/compare_encoder.py "$BUILD/tests/models/encode_dump" "$LAC_ENCODER"
     part compare-jinja $py tests/models/compare_jinja.py "$bin" 5000
     part compare-tokenizers $py tests/models/compare_tokenizers.py "$bin" 10000
     for t in tests/long/*.sh; do [ -x "$t" ] && part "long-$(basename "$t" .sh)" "$t"; done

@@ -186,32 +186,42 @@ INLINE v16 load_kv(const uint8_t *p, size_t element, enum kv_format kv) {
     return v_load((const float *)(const void *)p + element);
 }
 
+/* The sums of a tile live in registers only if every loop over R, G, P and D is written out. */
+#define UNROLL _Pragma("GCC unroll 24")
+
 /* Scores of rows [r0, r0 + R) and heads [g0, g0 + G) with P pages from page0, into s: query (r, g) has
  * the row s[((r0 + r) * n_group + g0 + g) * 256], lanes = positions. R, G, P are constants. */
 INLINE void scores_tile(const struct attention_block *t, enum kv_format kv, const uint32_t R,
                         const uint32_t G, const uint32_t P, uint32_t r0, uint32_t g0,
-                        uint32_t page0) {
+                        uint32_t page0, uint32_t page1) {
+    /* Pages lie far apart, where no hardware prefetcher follows: the next ones are asked for while
+     * these are read (measured at 8k keys, one query row: 2 times faster). */
+    const uint32_t bytes = kv == KV_F32 ? 64 : kv == KV_F16 ? 32 : 16;
+    const bool ahead = R == 1 && page0 + 2 * P <= page1;
     v16 sum[24];
     const uint8_t *k[4];
     const float *q[4];
-    for (uint32_t i = 0; i < R * G * P; i++) sum[i] = v_set1(0);
-    for (uint32_t p = 0; p < P; p++) k[p] = t->pages[page0 + p] + t->k_bytes;
-    for (uint32_t r = 0; r < R; r++) q[r] = t->q[r0 + r] + g0;
+    UNROLL for (uint32_t i = 0; i < R * G * P; i++) sum[i] = v_set1(0);
+    UNROLL for (uint32_t p = 0; p < P; p++) k[p] = t->pages[page0 + p] + t->k_bytes;
+    UNROLL for (uint32_t r = 0; r < R; r++) q[r] = t->q[r0 + r] + g0;
     const uint32_t stride = t->n_group;
     for (uint32_t d = 0; d < t->head_dim; d++) {
         v16 key[4];
-        for (uint32_t p = 0; p < P; p++) key[p] = load_kv(k[p], (size_t)d * 16, kv);
-        for (uint32_t r = 0; r < R; r++) {
-            for (uint32_t g = 0; g < G; g++) {
+        UNROLL for (uint32_t p = 0; p < P; p++) key[p] = load_kv(k[p], (size_t)d * 16, kv);
+        if (ahead && d * bytes % 64 == 0)
+            UNROLL for (uint32_t p = 0; p < P; p++)
+                __builtin_prefetch(t->pages[page0 + P + p] + t->k_bytes + (size_t)d * bytes);
+        UNROLL for (uint32_t r = 0; r < R; r++) {
+            UNROLL for (uint32_t g = 0; g < G; g++) {
                 const v16 b = v_set1(q[r][d * stride + g]);
-                for (uint32_t p = 0; p < P; p++)
+                UNROLL for (uint32_t p = 0; p < P; p++)
                     sum[(r * G + g) * P + p] = v_fma(b, key[p], sum[(r * G + g) * P + p]);
             }
         }
     }
-    for (uint32_t r = 0; r < R; r++)
-        for (uint32_t g = 0; g < G; g++)
-            for (uint32_t p = 0; p < P; p++)
+    UNROLL for (uint32_t r = 0; r < R; r++)
+        UNROLL for (uint32_t g = 0; g < G; g++)
+            UNROLL for (uint32_t p = 0; p < P; p++)
                 v_store(t->scratch + ((r0 + r) * t->n_group + g0 + g) * KV_BLOCK_TOKENS +
                             (page0 + p) * 16,
                         sum[(r * G + g) * P + p]);
@@ -223,10 +233,13 @@ INLINE void scores_pages(const struct attention_block *t, enum kv_format kv, con
     const uint32_t fit = QUERIES / (R * G);
     const uint32_t P = fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
     while (page0 + P <= page1) {
-        scores_tile(t, kv, R, G, P, r0, g0, page0);
+        scores_tile(t, kv, R, G, P, r0, g0, page0, page1);
         page0 += P;
     }
-    while (page0 < page1) scores_tile(t, kv, R, G, 1, r0, g0, page0++);
+    while (page0 < page1) {
+        scores_tile(t, kv, R, G, 1, r0, g0, page0, page1);
+        page0++;
+    }
 }
 
 /* acc += e v over positions [j0, j1) for rows x heads, D groups of sixteen dimensions at once. */
@@ -238,32 +251,38 @@ INLINE void values_tile(const struct attention_block *t, enum kv_format kv, cons
     const float *e = t->scratch + (r0 * t->n_group + g0) * KV_BLOCK_TOKENS;
     const uint32_t row_stride = t->n_group * KV_BLOCK_TOKENS;
     const uint32_t hd = t->head_dim;
-    for (uint32_t r = 0; r < R; r++) {
+    UNROLL for (uint32_t r = 0; r < R; r++) {
         out[r] = t->acc[r0 + r] + (size_t)g0 * hd + d0;
-        for (uint32_t g = 0; g < G; g++)
-            for (uint32_t d = 0; d < D; d++)
+        UNROLL for (uint32_t g = 0; g < G; g++)
+            UNROLL for (uint32_t d = 0; d < D; d++)
                 sum[(r * G + g) * D + d] = v_load(out[r] + (size_t)g * hd + d * 16);
     }
     for (uint32_t page = j0 / 16; page * 16 < j1; page++) {
         const uint8_t *v = t->pages[page] + t->v_bytes;
+        const uint32_t row_bytes = hd * (kv == KV_F32 ? 4 : kv == KV_F16 ? 2 : 1);
+        const uint8_t *ahead =
+            R == 1 && d0 == 0 && page * 16 + 16 < j1 ? t->pages[page + 1] + t->v_bytes : NULL;
         const uint32_t first = page * 16 > j0 ? page * 16 : j0;
         const uint32_t last = page * 16 + 16 < j1 ? page * 16 + 16 : j1;
         for (uint32_t j = first; j < last; j++) {
             v16 value[4];
-            for (uint32_t d = 0; d < D; d++)
+            if (ahead != NULL)
+                for (uint32_t at = 0; at < row_bytes; at += 64)
+                    __builtin_prefetch(ahead + (size_t)(j % 16) * row_bytes + at);
+            UNROLL for (uint32_t d = 0; d < D; d++)
                 value[d] = load_kv(v, (size_t)(j % 16) * hd + d0 + d * 16, kv);
-            for (uint32_t r = 0; r < R; r++) {
-                for (uint32_t g = 0; g < G; g++) {
+            UNROLL for (uint32_t r = 0; r < R; r++) {
+                UNROLL for (uint32_t g = 0; g < G; g++) {
                     const v16 b = v_set1(e[r * row_stride + g * KV_BLOCK_TOKENS + j]);
-                    for (uint32_t d = 0; d < D; d++)
+                    UNROLL for (uint32_t d = 0; d < D; d++)
                         sum[(r * G + g) * D + d] = v_fma(b, value[d], sum[(r * G + g) * D + d]);
                 }
             }
         }
     }
-    for (uint32_t r = 0; r < R; r++)
-        for (uint32_t g = 0; g < G; g++)
-            for (uint32_t d = 0; d < D; d++)
+    UNROLL for (uint32_t r = 0; r < R; r++)
+        UNROLL for (uint32_t g = 0; g < G; g++)
+            UNROLL for (uint32_t d = 0; d < D; d++)
                 v_store(out[r] + (size_t)g * hd + d * 16, sum[(r * G + g) * D + d]);
 }
 

@@ -231,9 +231,10 @@ static inline void bits_compare(struct bits_rig *r, const struct bits_scenario *
 }
 
 /* All scenarios on all instruction sets and 1 to 3 workers, against the scalar set, one worker and the
- * whole sequence in one span. `quick`: fewer combinations, for a large model. */
+ * whole sequence in one span. `every`: only each n-th combination, turning through all scenarios, sets
+ * and worker counts; for what is slow. */
 static inline void bits_everything(const struct plan *plan, const uint32_t *ids, uint32_t n,
-                                   enum activation_format act, enum kv_format kv, bool quick) {
+                                   enum activation_format act, enum kv_format kv, uint32_t every) {
     static const struct bits_scenario scenarios[] = {
         {.name = "whole", .chunk = 100000},
         {.name = "token by token", .chunk = 1},
@@ -267,8 +268,8 @@ static inline void bits_everything(const struct plan *plan, const uint32_t *ids,
                      threads);
             for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
                 /* Scalar is slow, and every cut has been tried on it with one worker. */
-                if (isa == CPU_ISA_SCALAR && (threads != 1 || quick) && i != 0) continue;
-                if (quick && threads != 2 && i % 3 != 0) continue;
+                if (isa == CPU_ISA_SCALAR && (threads != 1 || every > 1) && i != 0) continue;
+                if ((i * 5 + isa * 3 + threads) % every != 0) continue;
                 bits_open(&r, plan, n + 8, (enum cpu_isa)isa, threads, act, kv);
                 bits_compare(&r, &scenarios[i], where, ids, n, want);
                 bits_close(&r);

@@ -361,7 +361,7 @@ static void same_bits(enum toy_kind kind, enum activation_format act, enum kv_fo
     struct toy *t = toy_new(kind);
     uint32_t ids[N];
     ids_new(t, ids, N);
-    bits_everything(&t->plan, ids, N, act, kv, kind != TOY_LLAMA || kv != KV_F16);
+    bits_everything(&t->plan, ids, N, act, kv, kind != TOY_LLAMA || kv != KV_F16 ? 4 : 1);
     toy_free(t);
 }
 

@@ -211,6 +211,8 @@ static void test_bad_usage(void **state) {
         {"perplexity m", STATUS_INVALID, "--file"},
         {"perplexity m --file f --ctx auto", STATUS_INVALID, "--ctx"},
         {"perplexity m --file f --ctx 1", STATUS_INVALID, "--ctx"},
+        {"serve m --ctx 1", STATUS_INVALID, "--ctx"},
+        {"serve m --max-queue 0", STATUS_INVALID, "--max-queue"},
     };
     check_refusals(list, sizeof list / sizeof list[0]);
 }

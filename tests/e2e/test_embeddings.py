@@ -68,8 +68,9 @@ def case_long_text_is_cut(s):
 
 
 def case_most_inputs(s):
-    v, usage = embed(s, ['hi'] * 2048)
-    assert len(v) == 2048 and v[0] == v[2047] and usage['prompt_tokens'] == 3 * 2048
+    n = 2048 if SLOW == 1 else 256 # a sanitizer would take minutes
+    v, usage = embed(s, ['hi'] * n)
+    assert len(v) == n and v[0] == v[n - 1] and usage['prompt_tokens'] == 3 * n
     st, r = s.call('/v1/embeddings', {'model': M, 'input': ['hi'] * 2049})
     assert st == 400 and r['error']['param'] == 'input', r
 

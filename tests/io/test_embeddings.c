@@ -85,8 +85,8 @@ static void test_taken(void **state) {
     (void)state;
     struct openai_request r;
     struct error e;
-    assert_int_equal(parse("{\"model\":\"minilm\",\"input\":\"a\\u0000\\u00e9\"}", "minilm", &r, &e),
-                     STATUS_OK);
+    assert_int_equal(
+        parse("{\"model\":\"minilm\",\"input\":\"a\\u0000\\u00e9\"}", "minilm", &r, &e), STATUS_OK);
     assert_true(r.base.kind == REQUEST_EMBEDDING && r.base.n_inputs == 1 && r.n_prompts == 1);
     assert_true(!r.base64 && r.base.dimensions == 0);
     assert_int_equal(r.base.inputs[0].len, 4);
@@ -112,8 +112,10 @@ static void test_most_inputs(void **state) {
             at += (size_t)sprintf(body + at, "%s\"a\"", i > 0 ? "," : "");
         sprintf(body + at, "]}");
         assert_int_equal(parse(body, "minilm", &r, &e), more ? STATUS_TOO_LARGE : STATUS_OK);
-        if (more) assert_string_equal(e.field, "input");
-        else assert_int_equal(r.base.n_inputs, REQUEST_MAX_INPUTS);
+        if (more)
+            assert_string_equal(e.field, "input");
+        else
+            assert_int_equal(r.base.n_inputs, REQUEST_MAX_INPUTS);
         openai_request_free(&r);
     }
 }

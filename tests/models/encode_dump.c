@@ -1,6 +1,6 @@
-/* encode_dump FOLDER [ISA]: texts on stdin, each behind its length as uint32; on stdout for each the
- * number of tokens as uint32 and the vector as F32. A test tool for tests/models/compare_encoder.py;
- * exit 2 on bad usage, 1 when something fails. */
+/* encode_dump FOLDER [ISA]: texts on stdin, each behind its length as uint32; on stdout for each
+ * the number of tokens as uint32 and the vector as F32. A test tool for
+ * tests/models/compare_encoder.py; exit 2 on bad usage, 1 when something fails. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

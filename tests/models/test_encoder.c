@@ -1,5 +1,5 @@
-/* encoder.c: a tiny model of random weights against a float64 reference; the instruction sets against
- * each other; slices against a whole run; and folders that lie. */
+/* encoder.c: a tiny model of random weights against a float64 reference; the instruction sets
+ * against each other; slices against a whole run; and folders that lie. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -211,7 +211,8 @@ static void test_slices(void **state) {
     assert_non_null(mem);
     char text[512];
     uint32_t ids[64];
-    struct slice whole = {.enc = enc, .text = text, .len = make_text(8, 50, text, ids)}, cut = whole;
+    struct slice whole = {.enc = enc, .text = text, .len = make_text(8, 50, text, ids)},
+                 cut = whole;
     encode_slice(NULL, &whole);
     assert_int_equal(whole.status, STATUS_OK);
     struct chore *c = chore_init(mem, encode_slice, &cut);
@@ -359,10 +360,13 @@ static void test_weight_lies(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reference),    cmocka_unit_test(test_pooling),
+        cmocka_unit_test(test_reference),
+        cmocka_unit_test(test_pooling),
         cmocka_unit_test(test_special_tokens_are_text),
-        cmocka_unit_test(test_isa_equal),    cmocka_unit_test(test_gelu),
-        cmocka_unit_test(test_slices),       cmocka_unit_test(test_config_lies),
+        cmocka_unit_test(test_isa_equal),
+        cmocka_unit_test(test_gelu),
+        cmocka_unit_test(test_slices),
+        cmocka_unit_test(test_config_lies),
         cmocka_unit_test(test_weight_lies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
-/* safetensors.c: files written here and read back; then a lie in every field, and every truncation. */
+/* safetensors.c: files written here and read back; then a lie in every field, and every truncation.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -54,12 +55,13 @@ static void expect_refused(const char *header, size_t n_data, enum status status
 
 static void test_reads(void **state) {
     (void)state;
-    const char *header = "{\"__metadata__\":{\"format\":\"pt\"},"
-                         "\"b.weight\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[4,28]},"
-                         "\"a\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[0,4]},"
-                         "\"scalar\":{\"dtype\":\"BF16\",\"shape\":[],\"data_offsets\":[28,30]},"
-                         "\"ids\":{\"dtype\":\"I64\",\"shape\":[1],\"data_offsets\":[30,38]},"
-                         "\"none\":{\"dtype\":\"F32\",\"shape\":[0,7],\"data_offsets\":[38,38]}}   ";
+    const char *header =
+        "{\"__metadata__\":{\"format\":\"pt\"},"
+        "\"b.weight\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[4,28]},"
+        "\"a\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[0,4]},"
+        "\"scalar\":{\"dtype\":\"BF16\",\"shape\":[],\"data_offsets\":[28,30]},"
+        "\"ids\":{\"dtype\":\"I64\",\"shape\":[1],\"data_offsets\":[30,38]},"
+        "\"none\":{\"dtype\":\"F32\",\"shape\":[0,7],\"data_offsets\":[38,38]}}   ";
     struct safetensors *s;
     struct error e = {0};
     assert_int_equal(open_file(strlen(header), header, 38, &s, &e), STATUS_OK);
@@ -106,10 +108,10 @@ static void test_lies(void **state) {
         T("\"F32\"", "2", "[0,8]"),
         T("\"F32\"", "{}", "[0,8]"),
         T("\"F32\"", "[1,1,1,1,1,1,1,1,2]", "[0,8]"),
-        T("\"F32\"", "[4294967296,4294967296]", "[0,0]"),            /* 2^64 elements */
-        T("\"F32\"", "[9223372036854775807,2]", "[0,8]"),            /* one bit too many */
-        T("\"F32\"", "[4611686018427387904]", "[0,0]"),              /* 2^64 bytes */
-        T("\"F32\"", "[4611686018427387906]", "[0,8]"),              /* 2^64 + 8 bytes */
+        T("\"F32\"", "[4294967296,4294967296]", "[0,0]"), /* 2^64 elements */
+        T("\"F32\"", "[9223372036854775807,2]", "[0,8]"), /* one bit too many */
+        T("\"F32\"", "[4611686018427387904]", "[0,0]"),   /* 2^64 bytes */
+        T("\"F32\"", "[4611686018427387906]", "[0,8]"),   /* 2^64 + 8 bytes */
         T("\"F32\"", "[2]", "[0]"),
         T("\"F32\"", "[2]", "[0,8,8]"),
         T("\"F32\"", "[2]", "[-8,0]"),
@@ -136,7 +138,7 @@ static void test_lies(void **state) {
         "{\"t\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8],\"shape\":[8]}}",
         "{\"t\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]},\"t\":{}}",
         "{\"\\u0000\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]}}",
-        "{}",                         /* bytes of no tensor */
+        "{}",                        /* bytes of no tensor */
         T("\"U8\"", "[7]", "[0,7]"), /* the last of them */
     };
     for (size_t i = 0; i < sizeof of_the_header / sizeof *of_the_header; i++)
@@ -152,8 +154,8 @@ static void test_lies(void **state) {
 
 static void test_lengths(void **state) {
     (void)state;
-    static const uint64_t lies[] = {0, 1, 3, 1000, 1u << 31, UINT64_C(1) << 63, UINT64_MAX,
-                                    UINT64_MAX - 7};
+    static const uint64_t lies[] = {
+        0, 1, 3, 1000, 1u << 31, UINT64_C(1) << 63, UINT64_MAX, UINT64_MAX - 7};
     struct safetensors *s;
     struct error e = {0};
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {

@@ -1,5 +1,5 @@
-/* tiny_encoder.h: writes a small encoder of random weights into a folder, and computes it in float64
- * the plain way. For tests; include after cmocka.h.
+/* tiny_encoder.h: writes a small encoder of random weights into a folder, and computes it in
+ * float64 the plain way. For tests; include after cmocka.h.
  */
 #ifndef LAC_TESTS_MODELS_TINY_ENCODER_H
 #define LAC_TESTS_MODELS_TINY_ENCODER_H
@@ -125,8 +125,10 @@ static inline void tiny_weights(struct tiny_encoder *m, const char *type, const 
         struct tiny_tensor *t = &m->t[i];
         const uint32_t n = (t->rows ? t->rows : 1) * t->columns;
         char shape[32];
-        if (t->rows) snprintf(shape, sizeof shape, "%u,%u", t->rows, t->columns);
-        else snprintf(shape, sizeof shape, "%u", t->columns);
+        if (t->rows)
+            snprintf(shape, sizeof shape, "%u,%u", t->rows, t->columns);
+        else
+            snprintf(shape, sizeof shape, "%u", t->columns);
         n_header += (size_t)snprintf(
             header + n_header, sizeof header - n_header,
             "%s\"%s%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}",
@@ -183,9 +185,13 @@ static inline void tiny_folder(const struct tiny_encoder *m) {
 }
 
 static inline void tiny_free(struct tiny_encoder *m) {
-    static const char *const files[] = {"vocab.txt", "config.json", "modules.json",
-                                        "1_Pooling/config.json", "sentence_bert_config.json",
-                                        "tokenizer_config.json", "model.safetensors"};
+    static const char *const files[] = {"vocab.txt",
+                                        "config.json",
+                                        "modules.json",
+                                        "1_Pooling/config.json",
+                                        "sentence_bert_config.json",
+                                        "tokenizer_config.json",
+                                        "model.safetensors"};
     char path[160];
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         snprintf(path, sizeof path, "%s/%s", m->dir, files[i]);
@@ -243,8 +249,7 @@ static inline void ref_attention(const double *q, const double *k, const double 
             }
             for (uint32_t i = 0; i < HEAD; i++) {
                 double y = 0;
-                for (uint32_t t = 0; t < n; t++)
-                    y += score[t] / sum * v[t * TINY_D + h * HEAD + i];
+                for (uint32_t t = 0; t < n; t++) y += score[t] / sum * v[t * TINY_D + h * HEAD + i];
                 out[r * TINY_D + h * HEAD + i] = y;
             }
         }

@@ -1,5 +1,5 @@
-/* Embeddings through the scheduler: the encoder's vectors in order, whatever runs beside them; what is
- * refused; and requests that are cancelled, late or fail. */
+/* Embeddings through the scheduler: the encoder's vectors in order, whatever runs beside them; what
+ * is refused; and requests that are cancelled, late or fail. */
 #include "tests/sched/fake.h"
 
 #include "models/encoder.h"
@@ -286,8 +286,8 @@ static void test_fails_once(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_vectors),   cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_cancelled), cmocka_unit_test(test_late),
+        cmocka_unit_test(test_vectors),    cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_cancelled),  cmocka_unit_test(test_late),
         cmocka_unit_test(test_fails_once),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
