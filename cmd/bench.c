@@ -1,5 +1,5 @@
-/* laconic bench: prefill and decode speed. Tokens are drawn from a fixed stream; decoding feeds back the
- * arg-max, so that the head and the sampler are in the figures.
+/* laconic bench: prefill and decode speed. Tokens are drawn from a fixed stream; decoding feeds
+ * back the arg-max, so that the head and the sampler are in the figures.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,14 +18,16 @@ struct bench {
     struct step *step;
     struct engine_sequence *seqs; /* [n_seqs] */
     uint32_t n_seqs;
-    uint32_t *tokens;     /* [max(batch)]: what each sequence decodes next */
-    uint32_t *prompt;     /* [n_prompt] */
+    uint32_t *tokens; /* [max(batch)]: what each sequence decodes next */
+    uint32_t *prompt; /* [n_prompt] */
     uint32_t n_prompt;
-    double *rates;        /* [reps] */
+    double *rates; /* [reps] */
     struct json_writer *json;
 };
 
-static uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
+static uint32_t larger(uint32_t a, uint32_t b) {
+    return a > b ? a : b;
+}
 
 /* Positions [first, first + n) of sequence 0, in steps as a server would cut them. */
 static enum status prefill(struct bench *b, uint32_t first, uint32_t n, struct error *e) {
@@ -111,8 +113,9 @@ static enum status one_test(struct bench *b, uint32_t batch, struct error *e) {
         snprintf(name, sizeof name, "pp%u%s", c->bench_prompt, depth);
     else
         snprintf(name, sizeof name, "tg%u@b%u%s", c->bench_gen, batch, depth);
-    enum status s = batch == 0 ? prefill(b, c->bench_depth, c->bench_prompt < 32 ? c->bench_prompt : 32, e)
-                               : decode(b, batch, c->bench_gen < 4 ? c->bench_gen : 4, e);
+    enum status s = batch == 0
+                        ? prefill(b, c->bench_depth, c->bench_prompt < 32 ? c->bench_prompt : 32, e)
+                        : decode(b, batch, c->bench_gen < 4 ? c->bench_gen : 4, e);
     for (uint32_t r = 0; r < c->bench_reps && s == STATUS_OK; r++) {
         const uint64_t t0 = clock_now_ns();
         s = batch == 0 ? prefill(b, c->bench_depth, c->bench_prompt, e)

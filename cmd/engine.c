@@ -63,7 +63,7 @@ static enum status open_pages(struct engine *g, const struct engine_options *o, 
     for (uint32_t i = 0; i < p->n_groups; i++)
         all_bytes += cfg.page_bytes[i] = kv_page_bytes(&p->groups[i], g->kv);
     const uint64_t fit = ((uint64_t)o->kv_mib << 20) / (all_bytes > 0 ? all_bytes : 1);
-    g->n_pages = o->n_pages > 0    ? o->n_pages
+    g->n_pages = o->n_pages > 0  ? o->n_pages
                  : o->kv_mib > 0 ? (uint32_t)(fit < UINT32_MAX / 2 ? fit : UINT32_MAX / 2)
                                  : (g->n_ctx + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
     if (g->n_pages == 0)
@@ -73,8 +73,7 @@ static enum status open_pages(struct engine *g, const struct engine_options *o, 
     return page_pool_open(&cfg, &g->pages, e);
 }
 
-static enum status open_backend(struct engine *g, const struct engine_options *o,
-                                struct error *e) {
+static enum status open_backend(struct engine *g, const struct engine_options *o, struct error *e) {
     const struct backend_config cfg = {
         .plan = g->plan,
         .pages = g->pages,

@@ -52,7 +52,8 @@ struct engine {
     struct region backend_region;
 };
 
-/* What the common options say; limits for a command that runs one sequence in chunks of 256 rows. */
+/* What the common options say; limits for a command that runs one sequence in chunks of 256 rows.
+ */
 struct engine_options engine_defaults(const struct config *c);
 /* A progress bar on stderr if that is a terminal; for options.progress. */
 void engine_show_progress(void *arg, double done);

@@ -1,4 +1,5 @@
-/* laconic logits: the 20 largest logits, log-sum-exp and entropy at every position of token lists. */
+/* laconic logits: the 20 largest logits, log-sum-exp and entropy at every position of token lists.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,8 +53,8 @@ static enum status one_list(struct engine *g, struct step *step, const uint32_t 
     return s;
 }
 
-static enum status all_lists(struct engine *g, const struct token_lists *lists, struct json_writer *j,
-                             struct error *e) {
+static enum status all_lists(struct engine *g, const struct token_lists *lists,
+                             struct json_writer *j, struct error *e) {
     void *mem = NULL;
     if (posix_memalign(&mem, 64, step_footprint(&g->limits)) != 0)
         return error_set(e, STATUS_NO_MEMORY, NULL, "no memory");
@@ -101,8 +102,7 @@ int cmd_logits(int argc, char **argv) {
     struct buffer out;
     buffer_init(&out, (size_t)1 << 32);
     enum status s = engine_open(&o, &g, &e);
-    if (s == STATUS_OK)
-        s = token_lists_read(c.tokens_path, g->plan->n_vocab, g->n_ctx, &lists, &e);
+    if (s == STATUS_OK) s = token_lists_read(c.tokens_path, g->plan->n_vocab, g->n_ctx, &lists, &e);
     if (s == STATUS_OK) {
         struct json_writer j;
         json_write_begin(&j, &out);

@@ -1,4 +1,5 @@
-/* laconic perplexity: mean negative log-likelihood of a text. The text's tokens are cut into windows of
+/* laconic perplexity: mean negative log-likelihood of a text. The text's tokens are cut into
+ * windows of
  * --ctx; each window starts from nothing, and every token of it but the first is scored.
  */
 #include <stdio.h>

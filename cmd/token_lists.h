@@ -19,8 +19,8 @@ struct token_lists {
     size_t n;
 };
 
-/* Refuses ids that are not below n_vocab, empty lists and lists over n_max tokens. On failure *out is
- * zeroed. */
+/* Refuses ids that are not below n_vocab, empty lists and lists over n_max tokens. On failure *out
+ * is zeroed. */
 enum status token_lists_read(const char *path, uint32_t n_vocab, uint32_t n_max,
                              struct token_lists *out, struct error *e);
 void token_lists_free(struct token_lists *l);

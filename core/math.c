@@ -17,7 +17,9 @@ static double double_of(uint64_t bits) {
 }
 
 /* 2^n for a normal exponent. */
-static double power_of_two(int n) { return double_of((uint64_t)(n + 1023) << 52); }
+static double power_of_two(int n) {
+    return double_of((uint64_t)(n + 1023) << 52);
+}
 
 float math_expf(float x) {
     /* a > b ? a : b keeps a NaN in b, as the vector instructions do. */
@@ -41,7 +43,9 @@ float math_expf(float x) {
     return p * float_of((uint32_t)(half + 127) << 23) * float_of((uint32_t)(i - half + 127) << 23);
 }
 
-float math_logf(float x) { return (float)math_log((double)x); }
+float math_logf(float x) {
+    return (float)math_log((double)x);
+}
 
 double math_exp(double x) {
     if (x != x) return x;
@@ -52,9 +56,20 @@ double math_exp(double x) {
     double r = __builtin_fma(n, -0x1.62e42fefa39efp-1, x);
     r = __builtin_fma(n, -0x1.abc9e3b39803fp-56, r);
     static const double inverse_factorial[] = {
-        1.0 / 6227020800, 1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880,
-        1.0 / 40320,      1.0 / 5040,      1.0 / 720,      1.0 / 120,     1.0 / 24,
-        1.0 / 6,          1.0 / 2,         1.0,            1.0,
+        1.0 / 6227020800,
+        1.0 / 479001600,
+        1.0 / 39916800,
+        1.0 / 3628800,
+        1.0 / 362880,
+        1.0 / 40320,
+        1.0 / 5040,
+        1.0 / 720,
+        1.0 / 120,
+        1.0 / 24,
+        1.0 / 6,
+        1.0 / 2,
+        1.0,
+        1.0,
     };
     double p = inverse_factorial[0];
     for (unsigned i = 1; i < sizeof inverse_factorial / sizeof *inverse_factorial; i++)
@@ -80,8 +95,8 @@ double math_log(double x) {
         m *= 0.5;
         k += 1;
     }
-    /* log m = 2 atanh(s), s = f / (2 + f). Written as f - s (f - 2 z (1/3 + z/5 + ...)), z = s^2, so
-     * that the leading term is exact. */
+    /* log m = 2 atanh(s), s = f / (2 + f). Written as f - s (f - 2 z (1/3 + z/5 + ...)), z = s^2,
+     * so that the leading term is exact. */
     const double f = m - 1, s = f / (2 + f), z = s * s;
     double p = 1.0 / 23;
     for (int d = 21; d >= 3; d -= 2) p = __builtin_fma(p, z, 1.0 / d);
@@ -100,22 +115,29 @@ void math_sincos(double x, double *sine, double *cosine) {
     const double z = r * r;
     /* Taylor to r^17 and r^18: the next terms are below 1e-19 at pi/4. */
     double s = 1.0 / 355687428096000.0;
-    static const double sine_terms[] = {-1.0 / 1307674368000.0, 1.0 / 6227020800.0, -1.0 / 39916800.0,
-                                        1.0 / 362880.0,         -1.0 / 5040.0,      1.0 / 120.0,
-                                        -1.0 / 6.0};
+    static const double sine_terms[] = {
+        -1.0 / 1307674368000.0, 1.0 / 6227020800.0, -1.0 / 39916800.0, 1.0 / 362880.0,
+        -1.0 / 5040.0,          1.0 / 120.0,        -1.0 / 6.0};
     for (unsigned i = 0; i < 7; i++) s = __builtin_fma(s, z, sine_terms[i]);
     s = __builtin_fma(s * z, r, r);
     double c = -1.0 / 6402373705728000.0;
-    static const double cosine_terms[] = {1.0 / 20922789888000.0, -1.0 / 87178291200.0,
-                                          1.0 / 479001600.0,      -1.0 / 3628800.0,
-                                          1.0 / 40320.0,          -1.0 / 720.0,
-                                          1.0 / 24.0,             -1.0 / 2.0};
+    static const double cosine_terms[] = {
+        1.0 / 20922789888000.0, -1.0 / 87178291200.0, 1.0 / 479001600.0, -1.0 / 3628800.0,
+        1.0 / 40320.0,          -1.0 / 720.0,         1.0 / 24.0,        -1.0 / 2.0};
     for (unsigned i = 0; i < 8; i++) c = __builtin_fma(c, z, cosine_terms[i]);
     c = __builtin_fma(c, z, 1.0);
     switch ((int64_t)n & 3) {
-    case 0: *sine = s, *cosine = c; break;
-    case 1: *sine = c, *cosine = -s; break;
-    case 2: *sine = -s, *cosine = -c; break;
-    default: *sine = -c, *cosine = s; break;
+    case 0:
+        *sine = s, *cosine = c;
+        break;
+    case 1:
+        *sine = c, *cosine = -s;
+        break;
+    case 2:
+        *sine = -s, *cosine = -c;
+        break;
+    default:
+        *sine = -c, *cosine = s;
+        break;
     }
 }

@@ -94,8 +94,12 @@ static uint32_t ordered(float f) {
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-static uint64_t key_of(float z, uint32_t id) { return (uint64_t)ordered(z) << 32 | (uint32_t)~id; }
-static uint32_t id_of(uint64_t key) { return ~(uint32_t)key; }
+static uint64_t key_of(float z, uint32_t id) {
+    return (uint64_t)ordered(z) << 32 | (uint32_t)~id;
+}
+static uint32_t id_of(uint64_t key) {
+    return ~(uint32_t)key;
+}
 
 /* Insert z of id into `top`, which holds n <= STEP_TOP entries; ids arrive ascending. */
 static uint32_t insert_top(struct top_logit *top, uint32_t n, float z, uint32_t id) {
@@ -189,8 +193,8 @@ static uint64_t top_p_target(uint64_t mass, float top_p) {
 }
 
 static uint32_t draw(const struct sample_kernels *k, const struct sample_spec *spec, const float *z,
-                     uint32_t n, uint32_t chunk, const float *maxima, float max,
-                     uint32_t position, struct scratch *s) {
+                     uint32_t n, uint32_t chunk, const float *maxima, float max, uint32_t position,
+                     struct scratch *s) {
     uint64_t chunk_mass[SAMPLE_CHUNKS], total = 0;
     k->masses(z, n, chunk, max, spec->temperature, s->mass, chunk_mass);
     for (uint32_t c = 0; c < SAMPLE_CHUNKS; c++) total += chunk_mass[c];
@@ -205,8 +209,7 @@ static uint32_t draw(const struct sample_kernels *k, const struct sample_spec *s
         while (r >= s->mass[i]) r -= s->mass[i++];
         return i;
     }
-    const uint64_t least_mass =
-        spec->min_p > 0 ? (uint64_t)((double)spec->min_p * 0x1p40) : 0;
+    const uint64_t least_mass = spec->min_p > 0 ? (uint64_t)((double)spec->min_p * 0x1p40) : 0;
     /* Candidates: ids within `span` of the maximum. A wider span is tried only when the cut lies
      * outside, which takes a very flat distribution. */
     uint32_t count = 0;
@@ -219,8 +222,8 @@ static uint32_t draw(const struct sample_kernels *k, const struct sample_spec *s
             const uint32_t hits = k->at_least(z, c * chunk, last, max - span, s->ids);
             for (uint32_t i = 0; i < hits; i++) {
                 const uint32_t id = s->ids[i];
-                if (s->mass[id] > 0) s->all[count++] = (struct candidate){key_of(z[id], id),
-                                                                         s->mass[id]};
+                if (s->mass[id] > 0)
+                    s->all[count++] = (struct candidate){key_of(z[id], id), s->mass[id]};
             }
         }
         const bool everything = span > FLT_MAX;
@@ -237,7 +240,8 @@ static uint32_t draw(const struct sample_kernels *k, const struct sample_spec *s
             if (cut == 0 && !everything) continue;
             least_key = cut > least_key ? cut : least_key;
         }
-        /* Without k and p the masses alone decide; the span held all of them if it reaches min-p. */
+        /* Without k and p the masses alone decide; the span held all of them if it reaches min-p.
+         */
         if (!by_k && !by_p && !everything && least_mass < UINT64_C(1) << 29) continue;
         break;
     }

@@ -2,18 +2,18 @@
  * Every backend's sampler is compared with this one, bit for bit.
  *
  * 1. Raw logits z[n_vocab] (F32). bad when any is NaN or infinite; then only `bad` is set.
- * 2. Raw reports: lse = max + log(sum exp(z - max)), entropy = log(sum) - sum(e (z - max)) / sum, the
- *    20 best (ties to the lower id). Sums run in 16 virtual lanes (lane = id mod 16, e (z - max) by
- *    fmaf), then one fixed tree; own exp and log.
+ * 2. Raw reports: lse = max + log(sum exp(z - max)), entropy = log(sum) - sum(e (z - max)) / sum,
+ * the 20 best (ties to the lower id). Sums run in 16 virtual lanes (lane = id mod 16, e (z - max)
+ * by fmaf), then one fixed tree; own exp and log.
  * 3. allowed bitmap (others are removed); biases: z > 0 ? z / divisor : z * divisor, then + delta.
  * 4. temperature 0: arg-max, ties to the lower id. Else the mass of an id is
  *    floor(exp((z - max) / temperature) * 2^40) as u64, so that sums are exact and order-free.
  * 5. top-k: the k largest by (z descending, id ascending); top-p: the shortest prefix of that order
- *    whose mass reaches floor(mass left by top-k * floor(top_p 2^32) / 2^32), at least one id; min-p:
- *    ids whose mass is at least floor(min_p 2^40), the share of the largest.
- * 6. draw: r = rng_draw(seed, choice, position, purpose, attempt) * total mass / 2^64, in [0, total);
- *    the first id, in id order, whose running mass exceeds r.
- * If nothing is allowed, the largest raw logit is taken.
+ *    whose mass reaches floor(mass left by top-k * floor(top_p 2^32) / 2^32), at least one id;
+ * min-p: ids whose mass is at least floor(min_p 2^40), the share of the largest.
+ * 6. draw: r = rng_draw(seed, choice, position, purpose, attempt) * total mass / 2^64, in [0,
+ * total); the first id, in id order, whose running mass exceeds r. If nothing is allowed, the
+ * largest raw logit is taken.
  *
  * Selection is by radix over the few ids that can matter, never a sort of the vocabulary.
  */
@@ -22,7 +22,8 @@
 
 #include "core/step.h"
 
-/* The loops over the vocabulary, which an instruction set may compute its way with the same bits. */
+/* The loops over the vocabulary, which an instruction set may compute its way with the same bits.
+ */
 enum { SAMPLE_CHUNKS = 64 };
 struct sample_kernels {
     /* Largest of each of SAMPLE_CHUNKS runs of `chunk` ids (the last ones may be short or empty:

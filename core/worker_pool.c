@@ -18,7 +18,8 @@ enum {
     MAX_WORKERS = 256,
     TASK_BITS = 24,
     /* A decode step has a phase every few microseconds and the loop thread needs some tens between
-     * two steps: spinning that long keeps the barriers short, sleeping after it keeps the CPU free. */
+     * two steps: spinning that long keeps the barriers short, sleeping after it keeps the CPU free.
+     */
     SPIN_NS = 50000,
     SPINS_PER_CLOCK = 64,
 };
@@ -31,9 +32,9 @@ struct worker {
 };
 
 struct worker_pool {
-    /* n_tasks in the high half, the next task in the low half. Taking a task and learning which run it
-     * belongs to are one atomic add, so a worker that was preempted on the way in cannot mix two runs
-     * up, and nobody waits for it. */
+    /* n_tasks in the high half, the next task in the low half. Taking a task and learning which run
+     * it belongs to are one atomic add, so a worker that was preempted on the way in cannot mix two
+     * runs up, and nobody waits for it. */
     _Alignas(64) _Atomic uint64_t ticket;
     _Alignas(64) _Atomic uint32_t n_done;
     _Alignas(64) _Atomic uint32_t epoch; /* futex */
@@ -155,7 +156,9 @@ void worker_pool_stop(struct worker_pool *p) {
     free(p);
 }
 
-uint32_t worker_pool_size(const struct worker_pool *p) { return p->n_workers; }
+uint32_t worker_pool_size(const struct worker_pool *p) {
+    return p->n_workers;
+}
 
 void worker_pool_set_hook(struct worker_pool *p, void (*hook)(void *arg), void *hook_arg,
                           uint64_t hook_interval_ns) {

@@ -5,9 +5,9 @@
  * Between its own tasks, and while it waits for the last ones, worker 0 calls the hook when more
  * than `hook_interval_ns` have passed since it last did.
  * Waiting workers spin briefly, then sleep on a futex; a preempted worker delays only its own task.
- * `worker` in [0, n_workers) indexes per-worker scratch. One run at a time; not reentrant. A run of one
- * task, or a pool of one worker, computes in the calling thread and wakes nobody.
- * Limits: n_workers <= 256, n_tasks < 2^24. Errors: STATUS_INVALID (a CPU that cannot be pinned to),
+ * `worker` in [0, n_workers) indexes per-worker scratch. One run at a time; not reentrant. A run of
+ * one task, or a pool of one worker, computes in the calling thread and wakes nobody. Limits:
+ * n_workers <= 256, n_tasks < 2^24. Errors: STATUS_INVALID (a CPU that cannot be pinned to),
  * STATUS_NO_MEMORY (no thread).
  */
 #ifndef LAC_CORE_WORKER_POOL_H

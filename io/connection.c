@@ -446,6 +446,19 @@ void connections_drain(struct connections *set) {
     }
 }
 
+bool connections_quiet(const struct connections *set) {
+    uint32_t left = set->n_open;
+    for (uint32_t i = 0; i < set->limits.max_connections && left > 0; i++) {
+        const struct connection *c = &set->all[i];
+        if (c->state == CONNECTION_FREE) continue;
+        left--;
+        if (c->state != CONNECTION_OPEN || c->busy || c->sending || c->out.bytes != 0 ||
+            http_begun(&c->http))
+            return false;
+    }
+    return true;
+}
+
 enum status connections_open(struct connections *set, struct ring *ring,
                              const struct connection_limits *limits,
                              const struct connection_app *app, struct error *e) {

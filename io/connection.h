@@ -110,6 +110,8 @@ bool connections_advance(struct connections *set);
 void connections_flush(struct connections *set);
 /* From now on each answer closes its connection; idle ones close at once. */
 void connections_drain(struct connections *set);
+/* Nobody is in the middle of a request or an answer. */
+bool connections_quiet(const struct connections *set);
 
 /* The body becomes the caller's, until it is dropped. */
 void connection_take_body(struct connection *c, struct body *out);

@@ -220,10 +220,7 @@ static bool dispatch(struct server *s) {
     struct ring_event ev;
     while (ring_next(s->ring, &ev)) {
         if (ev.kind == RING_ACCEPTED) {
-            if (s->draining)
-                close(ev.result);
-            else
-                connections_accept(&s->connections, ev.result);
+            connections_accept(&s->connections, ev.result);
         } else if (ev.kind != RING_WOKEN) {
             connections_event(&s->connections, &ev);
         }
@@ -263,12 +260,11 @@ void server_wake(struct server *s) {
 void server_drain(struct server *s) {
     if (s->draining) return;
     s->draining = true;
-    for (uint32_t i = 0; i < 2; i++) ring_unlisten(s->ring, i);
     connections_drain(&s->connections);
 }
 
 bool server_idle(const struct server *s) {
-    return s->n_exchanges == 0 && s->connections.n_open == 0;
+    return s->n_exchanges == 0 && connections_quiet(&s->connections);
 }
 
 const char *server_url(const struct server *s) {

@@ -73,7 +73,8 @@ void server_reap(struct server *s);
 /* Wakes a server_turn that waits; signal- and thread-safe. */
 void server_wake(struct server *s);
 
-/* No new connections, each answer is its connection's last. */
+/* Each answer is its connection's last; /ready says 503, and so does the scheduler to new work. New
+ * connections are still taken, so that a balancer hears it. */
 void server_drain(struct server *s);
 /* Cuts every connection and cancels what was submitted; the scheduler then releases it in its next
  * ticks. */

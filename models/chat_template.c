@@ -80,7 +80,7 @@ static bool parse_arguments(struct jinja_ctx *c, struct jinja_value calls) {
         /* What is no JSON object stays the text that the client sent. */
         const struct jinja_string *s = a->u.s;
         json_t *j = s->len && memchr(s->data, '{', s->len)
-                        ? jinja_json_load(s->data, s->len, &ignored)
+                        ? jinja_json_load(c->chore, s->data, s->len, &ignored)
                         : NULL;
         bool ok = !json_is_object(j) || jinja_from_json(c, j, true, a);
         json_decref(j);

@@ -61,10 +61,17 @@ bool jinja_from_json(struct jinja_ctx *c, const json_t *j, bool from_user,
     return convert(c, j, from_user, 0, out);
 }
 
-static bool is_too_deep(const char *text, size_t len) {
+enum { PAUSE_BYTES = 16384 };
+
+static bool is_too_deep(struct chore *chore, const char *text, size_t len) {
     unsigned depth = 0;
     bool in_string = false;
+    size_t pause = PAUSE_BYTES;
     for (size_t i = 0; i < len; i++) {
+        if (i >= pause) {
+            if (chore != NULL) (void)chore_checkpoint(chore);
+            pause = i + PAUSE_BYTES;
+        }
         if (in_string) {
             if (text[i] == '\\') {
                 i++;
@@ -82,19 +89,38 @@ static bool is_too_deep(const char *text, size_t len) {
     return false;
 }
 
-json_t *jinja_json_load(const char *text, size_t len, json_error_t *e) {
-    if (is_too_deep(text, len)) {
+struct reader {
+    struct chore *chore;
+    const char *text;
+    size_t left;
+};
+
+/* The library asks for a KiB at a time: the place where a long text lets others run. A cancelled
+ * chore reads as an end of the text, so the parser unwinds by itself. */
+static size_t read_some(void *buffer, size_t cap, void *arg) {
+    struct reader *r = arg;
+    if (r->chore != NULL && chore_checkpoint(r->chore)) return 0;
+    const size_t n = r->left < cap ? r->left : cap;
+    memcpy(buffer, r->text, n);
+    r->text += n;
+    r->left -= n;
+    return n;
+}
+
+json_t *jinja_json_load(struct chore *chore, const char *text, size_t len, json_error_t *e) {
+    if (is_too_deep(chore, text, len)) {
         memset(e, 0, sizeof *e);
         snprintf(e->text, sizeof e->text, "nested more than %d deep", JINJA_MAX_NESTING);
         return NULL;
     }
-    return json_loadb(text, len, JSON_DECODE_ANY | JSON_ALLOW_NUL, e);
+    struct reader r = {chore, text, len};
+    return json_load_callback(read_some, &r, JSON_DECODE_ANY | JSON_ALLOW_NUL, e);
 }
 
 bool jinja_from_json_text(struct jinja_ctx *c, const char *text, size_t len, bool from_user,
                           struct jinja_value *out) {
     json_error_t e;
-    json_t *j = jinja_json_load(text, len, &e);
+    json_t *j = jinja_json_load(c->chore, text, len, &e);
     if (!j) return jinja_fail(c, STATUS_INVALID, "not JSON: %s (line %d)", e.text, e.line);
     bool ok = jinja_from_json(c, j, from_user, out);
     json_decref(j);

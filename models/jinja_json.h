@@ -12,10 +12,10 @@
 #include "models/jinja_value.h"
 
 bool jinja_from_json(struct jinja_ctx *c, const json_t *j, bool from_user, struct jinja_value *out);
-/* json_loadb for text that may come from anywhere: NULL with e filled also when it is nested deeper
- * than JINJA_MAX_NESTING, because the library recurses with the text and a chore's stack is small.
- */
-json_t *jinja_json_load(const char *text, size_t len, json_error_t *e);
+/* JSON text that may come from anywhere: NULL with e filled also when it is nested deeper than
+ * JINJA_MAX_NESTING, because the library recurses with the text and a chore's stack is small. The
+ * chore (may be NULL) pauses as it reads; cancelled, the text is cut there. */
+json_t *jinja_json_load(struct chore *chore, const char *text, size_t len, json_error_t *e);
 /* Any JSON value as text: STATUS_INVALID when it is not JSON. */
 bool jinja_from_json_text(struct jinja_ctx *c, const char *text, size_t len, bool from_user,
                           struct jinja_value *out);

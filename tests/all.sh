@@ -39,10 +39,9 @@ for t in golden commands openai_client determinism embeddings hostile memory; do
 done
 if [ -n "$shared" ]; then
     smol=$shared/data/golden/smollm2-135m-instruct.q4_1.json
-    count() { "$@" && echo "1 passed, 0 failed" || { echo "0 passed, 1 failed"; return 1; }; }
-    part logits count $py "$shared/accept/golden.py" "$bin" "$LAC_MODEL" "$smol" --mean 0.01
-    part logits-exact count $py "$shared/accept/golden.py" "$bin" "$LAC_MODEL" "$smol" --mean 0.002 --max 0.02 -- --exact
-    part logits-int8 count $py "$shared/accept/golden.py" "$bin" "$LAC_MODEL" "$smol" --mean 0.10 --wrong 0.01 -- --activations int8
+    part logits tests/as_case.sh $py "$shared/accept/golden.py" "$bin" "$LAC_MODEL" "$smol" --mean 0.01
+    part logits-exact tests/as_case.sh $py "$shared/accept/golden.py" "$bin" "$LAC_MODEL" "$smol" --mean 0.002 --max 0.02 -- --exact
+    part logits-int8 tests/as_case.sh $py "$shared/accept/golden.py" "$bin" "$LAC_MODEL" "$smol" --mean 0.10 --wrong 0.01 -- --activations int8
     part vocab $py "$shared/accept/vocab.py" "$bin" "$shared/data/vocab"
     part templates $py "$shared/accept/templates.py" "$bin" "$shared/data/templates"
     for io in uring epoll; do part "http-cases-$io" tests/e2e/with_server.sh "$io" $py "$shared/accept/http_cases.py"; done
@@ -52,7 +51,7 @@ fi
 gemma=${GEMMA_MODEL:-$(scripts/model.sh path gemma 2>/dev/null)}
 if [ "${ACCEPT_GEMMA:-no}" = yes ] && [ "$LONG" = 1 ]; then gemma=$(scripts/model.sh fetch gemma); fi
 if [ -n "$gemma" ] && [ -f "$gemma" ] && [ -n "$shared" ]; then
-    part logits-gemma count $py "$shared/accept/golden.py" "$bin" "$gemma" "$shared/data/golden/gemma3-270m.q4_k_m.json" --mean 0.02
+    part logits-gemma tests/as_case.sh $py "$shared/accept/golden.py" "$bin" "$gemma" "$shared/data/golden/gemma3-270m.q4_k_m.json" --mean 0.02
 else
     echo "skip: gemma3-270m is not here (make test-long ACCEPT_GEMMA=yes fetches it, under its own licence)"
 fi

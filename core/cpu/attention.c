@@ -1,9 +1,9 @@
 /* attention.c: which keys meet which queries, and who computes it.
  *
  * Keys are summed block by block (KV_BLOCK_TOKENS absolute positions) and block results merged in
- * ascending order; that alone fixes the bits. How the work is cut is free: with many query tiles a task
- * walks the blocks of its tile; with few (decoding a long context: Flash-Decoding, Dao et al. 2023) each
- * block is a task of its own and the results are merged afterwards.
+ * ascending order; that alone fixes the bits. How the work is cut is free: with many query tiles a
+ * task walks the blocks of its tile; with few (decoding a long context: Flash-Decoding, Dao et al.
+ * 2023) each block is a task of its own and the results are merged afterwards.
  */
 #include <string.h>
 
@@ -110,8 +110,8 @@ static void rows_of_block(const struct cpu_backend *b, const struct block_set *s
     const struct layer_plan *l = b->layer->plan;
     uint32_t r = 0, n = s->tile->n;
     while (r < n && position_of(b, s->tile->first + r) / KV_BLOCK_TOKENS < s->block) r++;
-    while (n > r && first_visible(l, position_of(b, s->tile->first + n - 1)) / KV_BLOCK_TOKENS >
-                        s->block)
+    while (n > r &&
+           first_visible(l, position_of(b, s->tile->first + n - 1)) / KV_BLOCK_TOKENS > s->block)
         n--;
     *from = r;
     *to = n;
@@ -132,7 +132,8 @@ static void split_task(void *arg, uint32_t task, uint32_t worker) {
     }
     const struct attention_tile *tile = &b->tiles[lo];
     const uint32_t t = task - tile->first_task, block = t / l->n_kv_heads;
-    struct block_set s = {.tile = tile, .kv_head = t % l->n_kv_heads, .block = tile->block0 + block};
+    struct block_set s = {
+        .tile = tile, .kv_head = t % l->n_kv_heads, .block = tile->block0 + block};
     find_pages(b, &s);
     uint32_t from, to;
     rows_of_block(b, &s, &from, &to);
@@ -141,8 +142,8 @@ static void split_task(void *arg, uint32_t task, uint32_t worker) {
         block_prepare(b, &s, r, to - r < ATTENTION_ROWS ? to - r : ATTENTION_ROWS, scratch->data,
                       &a);
         for (uint32_t j = 0; j < a.n_rows; j++) {
-            const size_t slot = tile->first_slot +
-                                (size_t)(block * tile->n + r + j) * l->n_heads + s.kv_head * group;
+            const size_t slot = tile->first_slot + (size_t)(block * tile->n + r + j) * l->n_heads +
+                                s.kv_head * group;
             a.m[j] = b->partial_m + slot;
             a.l[j] = b->partial_l + slot;
             a.acc[j] = b->partial_acc + slot * hd;
@@ -160,8 +161,8 @@ static void walk_task(void *arg, uint32_t task, uint32_t worker) {
     const struct attention_tile *tile = &b->tiles[task / l->n_kv_heads];
     struct block_set s = {.tile = tile, .kv_head = task % l->n_kv_heads};
     const uint32_t first = b->pass * b->blocks_per_pass;
-    const uint32_t last = first + b->blocks_per_pass < tile->n_blocks ? first + b->blocks_per_pass
-                                                                      : tile->n_blocks;
+    const uint32_t last =
+        first + b->blocks_per_pass < tile->n_blocks ? first + b->blocks_per_pass : tile->n_blocks;
     for (uint32_t block = first; block < last; block++) {
         s.block = tile->block0 + block;
         find_pages(b, &s);
@@ -211,8 +212,8 @@ void attention_run(struct cpu_backend *b) {
         if (b->tiles[t].n > max_rows) max_rows = b->tiles[t].n;
     }
     /* A pass is some blocks of every tile: tasks stay near 100 microseconds at any context. */
-    const uint64_t products = (uint64_t)max_rows * (l->n_heads / l->n_kv_heads) * l->head_dim *
-                              KV_BLOCK_TOKENS * 2;
+    const uint64_t products =
+        (uint64_t)max_rows * (l->n_heads / l->n_kv_heads) * l->head_dim * KV_BLOCK_TOKENS * 2;
     const uint64_t fit = 4000000 / products;
     b->blocks_per_pass = fit > 1 ? (uint32_t)fit : 1;
     for (b->pass = 0; b->pass * b->blocks_per_pass < max_blocks; b->pass++)

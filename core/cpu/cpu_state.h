@@ -1,9 +1,10 @@
 /* cpu_state.h: the CPU backend's memory, shared by its files and nobody else.
  *
- * A step runs phase by phase on the worker pool; within a phase tasks share nothing that is written.
- * Rows are handled in two numberings: `row`, as in the step (x, positions), and the compact index `i`
- * into `rows`, the rows that the current layer runs: those that run it whole first (n_full), then those
- * of which only K and V are wanted. Every activation buffer but x is indexed by i.
+ * A step runs phase by phase on the worker pool; within a phase tasks share nothing that is
+ * written. Rows are handled in two numberings: `row`, as in the step (x, positions), and the
+ * compact index `i` into `rows`, the rows that the current layer runs: those that run it whole
+ * first (n_full), then those of which only K and V are wanted. Every activation buffer but x is
+ * indexed by i.
  */
 #ifndef LAC_CORE_CPU_CPU_STATE_H
 #define LAC_CORE_CPU_CPU_STATE_H
@@ -17,8 +18,8 @@
 #include "core/worker_pool.h"
 
 enum {
-    ROWS_PER_TASK = 8,       /* of row-wise phases */
-    HEAD_ROWS = 32,          /* logits kept at once */
+    ROWS_PER_TASK = 8, /* of row-wise phases */
+    HEAD_ROWS = 32,    /* logits kept at once */
     ATTENTION_TILE_ROWS = 16,
     PARTIAL_BYTES = 8 << 20, /* block results waiting to be merged, at most */
 };
@@ -80,17 +81,17 @@ struct cpu_backend {
     float *q_packed; /* [max_rows][n_kv_heads][head_dim][group]: scaled, as attention reads it */
     float *k, *v;    /* [max_rows, kv_max] */
     float *attended; /* [max_rows, d_attention_max] */
-    float *state_m, *state_l; /* [max_rows, n_heads]: running maximum and sum of attention */
-    float *gate, *up;         /* [ff_rows, d_ff_max] */
-    float *projected;         /* [ff_rows, d_model] */
-    uint8_t *quantised;       /* [ff_rows] rows of the widest input */
-    uint8_t *gathered;        /* the same, experts' rows; NULL without experts */
-    float *gathered_f32;      /* [ff_rows, d_model], experts with F32 inputs */
-    float *router_out;        /* [max_rows, n_experts_max] */
-    uint32_t *expert_of;      /* [ff_rows] by (i, rank) */
-    float *expert_weight;     /* [ff_rows] by (i, rank) */
-    uint32_t *expert_slot;    /* [ff_rows] by (i, rank): row of the experts' buffers */
-    uint32_t *expert_row;     /* [ff_rows] by that row: i */
+    float *state_m, *state_l;    /* [max_rows, n_heads]: running maximum and sum of attention */
+    float *gate, *up;            /* [ff_rows, d_ff_max] */
+    float *projected;            /* [ff_rows, d_model] */
+    uint8_t *quantised;          /* [ff_rows] rows of the widest input */
+    uint8_t *gathered;           /* the same, experts' rows; NULL without experts */
+    float *gathered_f32;         /* [ff_rows, d_model], experts with F32 inputs */
+    float *router_out;           /* [max_rows, n_experts_max] */
+    uint32_t *expert_of;         /* [ff_rows] by (i, rank) */
+    float *expert_weight;        /* [ff_rows] by (i, rank) */
+    uint32_t *expert_slot;       /* [ff_rows] by (i, rank): row of the experts' buffers */
+    uint32_t *expert_row;        /* [ff_rows] by that row: i */
     float *rope[PLAN_MAX_ROPES]; /* [max_rows][2][n_dims]: cosines, then signed sines */
     float *logits;               /* [HEAD_ROWS, n_vocab] */
     float *partial_acc, *partial_m, *partial_l;
@@ -151,7 +152,8 @@ struct job_range {
 };
 struct job_range job_range(const struct matmul_job *j, uint32_t task);
 void job_compute(const struct cpu_backend *b, const struct matmul_job *j, struct job_range r);
-/* Whether the matrix reads quantised rows; if so, a row of k of that input takes this many bytes. */
+/* Whether the matrix reads quantised rows; if so, a row of k of that input takes this many bytes.
+ */
 bool reads_quantised(const struct cpu_backend *b, enum cpu_input in, const struct packed_matrix *m);
 size_t input_row_bytes(const struct cpu_backend *b, enum cpu_input in, uint32_t k);
 /* x[k] into row i of b->quantised. */

@@ -82,8 +82,7 @@ static void combine_task(void *arg, uint32_t task, uint32_t worker) {
         float *out = b->normed + (size_t)i * d;
         memset(out, 0, d * sizeof *out);
         for (uint32_t r = 0; r < used; r++)
-            b->vec->add_scaled(out,
-                               b->projected + (size_t)b->expert_slot[i * used + r] * d,
+            b->vec->add_scaled(out, b->projected + (size_t)b->expert_slot[i * used + r] * d,
                                b->expert_weight[i * used + r], d);
     }
 }
@@ -94,7 +93,8 @@ void experts_run(struct cpu_backend *b) {
     const uint32_t n = b->n_full, used = lp->n_experts_used, d = b->cfg.plan->d_model;
     const uint32_t d_ff = lp->d_ff;
     products_begin(b);
-    products_add(b, INPUT_FFN, &l->router, b->normed, b->quantised, n, NULL, b->router_out, lp->n_experts);
+    products_add(b, INPUT_FFN, &l->router, b->normed, b->quantised, n, NULL, b->router_out,
+                 lp->n_experts);
     products_run(b);
     for (uint32_t i = 0; i < n; i++)
         choose(lp, b->router_out + (size_t)i * lp->n_experts, b->expert_of + (size_t)i * used,

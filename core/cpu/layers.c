@@ -1,6 +1,6 @@
 /* layers.c: from token ids to the last hidden states, phase by phase. A dense layer of few rows has
- * five phases that need the workers (q k v; attention; o; gate and up; down); the row-wise work between
- * them is then one task, which worker 0 does while the others spin. */
+ * five phases that need the workers (q k v; attention; o; gate and up; down); the row-wise work
+ * between them is then one task, which worker 0 does while the others spin. */
 #include <string.h>
 
 #include "core/check.h"
@@ -61,7 +61,9 @@ static void begin_task(void *arg, uint32_t task, uint32_t worker) {
     }
 }
 
-void layers_begin(struct cpu_backend *b) { phase(b, begin_task, row_tasks(b->step->n_rows)); }
+void layers_begin(struct cpu_backend *b) {
+    phase(b, begin_task, row_tasks(b->step->n_rows));
+}
 
 /* Rows of the layer in compact order. */
 
@@ -176,8 +178,7 @@ static void ffn_norm_task(void *arg, uint32_t task, uint32_t worker) {
     const float epsilon = b->cfg.plan->norm_epsilon;
     const struct packed_matrix *gate = l->experts != NULL ? &l->experts[0].gate : &l->gate;
     const struct packed_matrix *up = l->experts != NULL ? &l->experts[0].up : &l->up;
-    const bool quantised =
-        reads_quantised(b, INPUT_FFN, gate) || reads_quantised(b, INPUT_FFN, up);
+    const bool quantised = reads_quantised(b, INPUT_FFN, gate) || reads_quantised(b, INPUT_FFN, up);
     const struct row_range range = rows_of_task(task, b->n_full);
     for (uint32_t i = range.first; i < range.last; i++) {
         float *x = b->x + (size_t)b->rows[i] * d, *normed = b->normed + (size_t)i * d;
@@ -271,8 +272,8 @@ static void layer_run(struct cpu_backend *b) {
     attention_run(b);
     phase(b, attended_task, row_tasks(b->n_full));
     products_begin(b);
-    products_add(b, INPUT_O, &l->o, b->attended, b->quantised, b->n_full, l->o_bias,
-                 b->projected, p->d_model);
+    products_add(b, INPUT_O, &l->o, b->attended, b->quantised, b->n_full, l->o_bias, b->projected,
+                 p->d_model);
     products_run(b);
     phase(b, ffn_norm_task, row_tasks(b->n_full));
     if (l->experts != NULL)

@@ -2,7 +2,9 @@
 #include "core/check.h"
 #include "core/cpu/cpu_state.h"
 
-void products_begin(struct cpu_backend *b) { b->n_jobs = 0; }
+void products_begin(struct cpu_backend *b) {
+    b->n_jobs = 0;
+}
 
 bool reads_quantised(const struct cpu_backend *b, enum cpu_input in,
                      const struct packed_matrix *m) {
@@ -53,8 +55,7 @@ uint32_t products_cut(struct cpu_backend *b, uint32_t n_jobs) {
         const uint32_t most = n_row_tasks > 1 ? fair * n_row_tasks : fair;
         j->panels_per_task = t.panels < most ? t.panels : most;
         if (b->n_workers == 1) j->panels_per_task = t.panels;
-        j->n_panel_tasks =
-            (j->matrix->n_panels + j->panels_per_task - 1) / j->panels_per_task;
+        j->n_panel_tasks = (j->matrix->n_panels + j->panels_per_task - 1) / j->panels_per_task;
         j->first_task = n_tasks;
         n_tasks += j->n_panel_tasks * n_row_tasks;
     }

@@ -28,9 +28,13 @@ static inline void v_store_n(float *p, v16 v, uint32_t n) {
     v_store(x, v);
     for (uint32_t i = 0; i < n; i++) p[i] = x[i];
 }
-static inline v16 v_set1(float f) { return (v16){_mm256_set1_ps(f), _mm256_set1_ps(f)}; }
+static inline v16 v_set1(float f) {
+    return (v16){_mm256_set1_ps(f), _mm256_set1_ps(f)};
+}
 #define BINARY(name, op)                                                                           \
-    static inline v16 name(v16 x, v16 y) { return (v16){op(x.a, y.a), op(x.b, y.b)}; }
+    static inline v16 name(v16 x, v16 y) {                                                         \
+        return (v16){op(x.a, y.a), op(x.b, y.b)};                                                  \
+    }
 BINARY(v_add, _mm256_add_ps)
 BINARY(v_sub, _mm256_sub_ps)
 BINARY(v_mul, _mm256_mul_ps)
@@ -82,8 +86,8 @@ static inline uint32_t v_ge_mask(v16 x, v16 y) {
 static inline __m256i mass_quarter(__m128 e, uint64_t *mass) {
     const __m256d scaled = _mm256_mul_pd(_mm256_cvtps_pd(e), _mm256_set1_pd(0x1p40));
     const __m256d shifted = _mm256_add_pd(_mm256_floor_pd(scaled), _mm256_set1_pd(0x1p52));
-    const __m256i m = _mm256_and_si256(_mm256_castpd_si256(shifted),
-                                       _mm256_set1_epi64x(0x000fffffffffffff));
+    const __m256i m =
+        _mm256_and_si256(_mm256_castpd_si256(shifted), _mm256_set1_epi64x(0x000fffffffffffff));
     _mm256_storeu_si256((__m256i *)(void *)mass, m);
     return m;
 }

@@ -9,28 +9,52 @@ typedef __m512 v16;
 
 enum { QUERIES = 12 }; /* of thirty-two registers, enough to hide the latency of the sums */
 
-static inline __mmask16 first_lanes(uint32_t n) { return (__mmask16)((1u << n) - 1u); }
-static inline v16 v_load(const float *p) { return _mm512_loadu_ps(p); }
-static inline void v_store(float *p, v16 x) { _mm512_storeu_ps(p, x); }
+static inline __mmask16 first_lanes(uint32_t n) {
+    return (__mmask16)((1u << n) - 1u);
+}
+static inline v16 v_load(const float *p) {
+    return _mm512_loadu_ps(p);
+}
+static inline void v_store(float *p, v16 x) {
+    _mm512_storeu_ps(p, x);
+}
 static inline v16 v_load_n(const float *p, uint32_t n) {
     return _mm512_maskz_loadu_ps(first_lanes(n), p);
 }
 static inline void v_store_n(float *p, v16 x, uint32_t n) {
     _mm512_mask_storeu_ps(p, first_lanes(n), x);
 }
-static inline v16 v_set1(float f) { return _mm512_set1_ps(f); }
-static inline v16 v_add(v16 x, v16 y) { return _mm512_add_ps(x, y); }
-static inline v16 v_sub(v16 x, v16 y) { return _mm512_sub_ps(x, y); }
-static inline v16 v_mul(v16 x, v16 y) { return _mm512_mul_ps(x, y); }
-static inline v16 v_div(v16 x, v16 y) { return _mm512_div_ps(x, y); }
-static inline v16 v_max(v16 x, v16 y) { return _mm512_max_ps(x, y); }
-static inline v16 v_min(v16 x, v16 y) { return _mm512_min_ps(x, y); }
-static inline v16 v_fma(v16 x, v16 y, v16 z) { return _mm512_fmadd_ps(x, y, z); }
+static inline v16 v_set1(float f) {
+    return _mm512_set1_ps(f);
+}
+static inline v16 v_add(v16 x, v16 y) {
+    return _mm512_add_ps(x, y);
+}
+static inline v16 v_sub(v16 x, v16 y) {
+    return _mm512_sub_ps(x, y);
+}
+static inline v16 v_mul(v16 x, v16 y) {
+    return _mm512_mul_ps(x, y);
+}
+static inline v16 v_div(v16 x, v16 y) {
+    return _mm512_div_ps(x, y);
+}
+static inline v16 v_max(v16 x, v16 y) {
+    return _mm512_max_ps(x, y);
+}
+static inline v16 v_min(v16 x, v16 y) {
+    return _mm512_min_ps(x, y);
+}
+static inline v16 v_fma(v16 x, v16 y, v16 z) {
+    return _mm512_fmadd_ps(x, y, z);
+}
 /* One rounding, as the two exact-then-rounded factors of the others. */
 static inline v16 v_pow2(v16 p, v16 t) {
     return _mm512_scalef_ps(p, _mm512_sub_ps(t, _mm512_set1_ps(0x1.8p+23f)));
 }
-static inline v16 v_swap_pairs(v16 x) { return _mm512_permute_ps(x, 0xb1); }
+static inline v16 v_swap_pairs(v16 x) {
+    return _mm512_permute_ps(x, 0xb1);
+}
 static inline v16 v_select(uint32_t mask, v16 x, v16 y) {
     return _mm512_mask_blend_ps((__mmask16)mask, y, x);
 }

@@ -1,14 +1,13 @@
-/* vector_kernels.h: the one text of the vector kernels. Each core/cpu/vector_<isa>.c defines a type of
- * sixteen F32 lanes, `v16`, and these operations on it, then includes this file and names the table:
- *   v_load, v_load_n (first n, others 0), v_store, v_store_n, v_set1
- *   v_add, v_sub, v_mul, v_div, v_fma (a b + c, one rounding), v_max, v_min (as a > b ? a : b)
- *   v_pow2 (p, t): p * 2^i, i the integer that MATH_EXPF_MAGIC put in the low bits of t
- *   v_swap_pairs: lanes 1 0 3 2 ...
+/* vector_kernels.h: the one text of the vector kernels. Each core/cpu/vector_<isa>.c defines a type
+ * of sixteen F32 lanes, `v16`, and these operations on it, then includes this file and names the
+ * table: v_load, v_load_n (first n, others 0), v_store, v_store_n, v_set1 v_add, v_sub, v_mul,
+ * v_div, v_fma (a b + c, one rounding), v_max, v_min (as a > b ? a : b) v_pow2 (p, t): p * 2^i, i
+ * the integer that MATH_EXPF_MAGIC put in the low bits of t v_swap_pairs: lanes 1 0 3 2 ...
  *   v_select (mask, a, b): lane i of a where bit i is set
  *   v_load_f16, v_store_f16 (nearest even), v_load_i8
  *   v_ge_mask, v_gt_mask (a, b): bit i where a_i >= b_i, a_i > b_i
- * and QUERIES, the queries whose sums it keeps in registers. The kernels are compiled once per set, so
- * that they cannot differ but by these operations, each of which is exact or one IEEE rounding.
+ * and QUERIES, the queries whose sums it keeps in registers. The kernels are compiled once per set,
+ * so that they cannot differ but by these operations, each of which is exact or one IEEE rounding.
  */
 #include <string.h>
 
@@ -85,8 +84,8 @@ static void scale_by(float *x, float scale, uint32_t n) {
     FOR_LANES(i, n) STORE(x, i, v_mul(LOAD(x, i), v_set1(scale)));
 }
 
-/* cap * tanh(x / cap) with tanh y = (e - 1) / (e + 1), e = exp(2 y). Beyond |y| = 20 tanh is 1 in F32
- * and e may overflow. */
+/* cap * tanh(x / cap) with tanh y = (e - 1) / (e + 1), e = exp(2 y). Beyond |y| = 20 tanh is 1 in
+ * F32 and e may overflow. */
 INLINE v16 v_softcap(v16 x, float cap) {
     v16 y = v_div(x, v_set1(cap));
     y = v_max(v_set1(-20), y);
@@ -189,8 +188,8 @@ INLINE v16 load_kv(const uint8_t *p, size_t element, enum kv_format kv) {
 /* The sums of a tile live in registers only if every loop over R, G, P and D is written out. */
 #define UNROLL _Pragma("GCC unroll 24")
 
-/* Scores of rows [r0, r0 + R) and heads [g0, g0 + G) with P pages from page0, into s: query (r, g) has
- * the row s[((r0 + r) * n_group + g0 + g) * 256], lanes = positions. R, G, P are constants. */
+/* Scores of rows [r0, r0 + R) and heads [g0, g0 + G) with P pages from page0, into s: query (r, g)
+ * has the row s[((r0 + r) * n_group + g0 + g) * 256], lanes = positions. R, G, P are constants. */
 INLINE void scores_tile(const struct attention_block *t, enum kv_format kv, const uint32_t R,
                         const uint32_t G, const uint32_t P, uint32_t r0, uint32_t g0,
                         uint32_t page0, uint32_t page1) {
@@ -214,17 +213,15 @@ INLINE void scores_tile(const struct attention_block *t, enum kv_format kv, cons
         UNROLL for (uint32_t r = 0; r < R; r++) {
             UNROLL for (uint32_t g = 0; g < G; g++) {
                 const v16 b = v_set1(q[r][d * stride + g]);
-                UNROLL for (uint32_t p = 0; p < P; p++)
-                    sum[(r * G + g) * P + p] = v_fma(b, key[p], sum[(r * G + g) * P + p]);
+                UNROLL for (uint32_t p = 0; p < P; p++) sum[(r * G + g) * P + p] =
+                    v_fma(b, key[p], sum[(r * G + g) * P + p]);
             }
         }
     }
-    UNROLL for (uint32_t r = 0; r < R; r++)
-        UNROLL for (uint32_t g = 0; g < G; g++)
-            UNROLL for (uint32_t p = 0; p < P; p++)
-                v_store(t->scratch + ((r0 + r) * t->n_group + g0 + g) * KV_BLOCK_TOKENS +
-                            (page0 + p) * 16,
-                        sum[(r * G + g) * P + p]);
+    UNROLL for (uint32_t r = 0; r < R; r++) UNROLL for (uint32_t g = 0; g < G;
+                                                        g++) UNROLL for (uint32_t p = 0; p < P; p++)
+        v_store(t->scratch + ((r0 + r) * t->n_group + g0 + g) * KV_BLOCK_TOKENS + (page0 + p) * 16,
+                sum[(r * G + g) * P + p]);
 }
 
 INLINE void scores_pages(const struct attention_block *t, enum kv_format kv, const uint32_t R,
@@ -253,9 +250,8 @@ INLINE void values_tile(const struct attention_block *t, enum kv_format kv, cons
     const uint32_t hd = t->head_dim;
     UNROLL for (uint32_t r = 0; r < R; r++) {
         out[r] = t->acc[r0 + r] + (size_t)g0 * hd + d0;
-        UNROLL for (uint32_t g = 0; g < G; g++)
-            UNROLL for (uint32_t d = 0; d < D; d++)
-                sum[(r * G + g) * D + d] = v_load(out[r] + (size_t)g * hd + d * 16);
+        UNROLL for (uint32_t g = 0; g < G; g++) UNROLL for (uint32_t d = 0; d < D; d++)
+            sum[(r * G + g) * D + d] = v_load(out[r] + (size_t)g * hd + d * 16);
     }
     for (uint32_t page = j0 / 16; page * 16 < j1; page++) {
         const uint8_t *v = t->pages[page] + t->v_bytes;
@@ -269,21 +265,20 @@ INLINE void values_tile(const struct attention_block *t, enum kv_format kv, cons
             if (ahead != NULL)
                 for (uint32_t at = 0; at < row_bytes; at += 64)
                     __builtin_prefetch(ahead + (size_t)(j % 16) * row_bytes + at);
-            UNROLL for (uint32_t d = 0; d < D; d++)
-                value[d] = load_kv(v, (size_t)(j % 16) * hd + d0 + d * 16, kv);
+            UNROLL for (uint32_t d = 0; d < D; d++) value[d] =
+                load_kv(v, (size_t)(j % 16) * hd + d0 + d * 16, kv);
             UNROLL for (uint32_t r = 0; r < R; r++) {
                 UNROLL for (uint32_t g = 0; g < G; g++) {
                     const v16 b = v_set1(e[r * row_stride + g * KV_BLOCK_TOKENS + j]);
-                    UNROLL for (uint32_t d = 0; d < D; d++)
-                        sum[(r * G + g) * D + d] = v_fma(b, value[d], sum[(r * G + g) * D + d]);
+                    UNROLL for (uint32_t d = 0; d < D; d++) sum[(r * G + g) * D + d] =
+                        v_fma(b, value[d], sum[(r * G + g) * D + d]);
                 }
             }
         }
     }
-    UNROLL for (uint32_t r = 0; r < R; r++)
-        UNROLL for (uint32_t g = 0; g < G; g++)
-            UNROLL for (uint32_t d = 0; d < D; d++)
-                v_store(out[r] + (size_t)g * hd + d * 16, sum[(r * G + g) * D + d]);
+    UNROLL for (uint32_t r = 0; r < R; r++) UNROLL for (uint32_t g = 0; g < G; g++)
+        UNROLL for (uint32_t d = 0; d < D; d++)
+            v_store(out[r] + (size_t)g * hd + d * 16, sum[(r * G + g) * D + d]);
 }
 
 INLINE void values_dims(const struct attention_block *t, enum kv_format kv, const uint32_t R,
@@ -301,12 +296,12 @@ INLINE void values_dims(const struct attention_block *t, enum kv_format kv, cons
     do {                                                                                           \
         uint32_t g_ = 0;                                                                           \
         const uint32_t n_ = t->n_group;                                                            \
-        while (QUERIES >= (R) * 4 && n_ - g_ >= 4 && n_ - g_ != 6 && n_ - g_ != 5)                 \
-            f(t, kv, R, QUERIES >= (R) * 4 ? 4 : 1, r0, g_, from, to), g_ += 4;                    \
-        while (QUERIES >= (R) * 3 && n_ - g_ >= 3)                                                 \
-            f(t, kv, R, QUERIES >= (R) * 3 ? 3 : 1, r0, g_, from, to), g_ += 3;                    \
-        while (QUERIES >= (R) * 2 && n_ - g_ >= 2)                                                 \
-            f(t, kv, R, QUERIES >= (R) * 2 ? 2 : 1, r0, g_, from, to), g_ += 2;                    \
+        while (QUERIES >= (R)*4 && n_ - g_ >= 4 && n_ - g_ != 6 && n_ - g_ != 5)                   \
+            f(t, kv, R, QUERIES >= (R)*4 ? 4 : 1, r0, g_, from, to), g_ += 4;                      \
+        while (QUERIES >= (R)*3 && n_ - g_ >= 3)                                                   \
+            f(t, kv, R, QUERIES >= (R)*3 ? 3 : 1, r0, g_, from, to), g_ += 3;                      \
+        while (QUERIES >= (R)*2 && n_ - g_ >= 2)                                                   \
+            f(t, kv, R, QUERIES >= (R)*2 ? 2 : 1, r0, g_, from, to), g_ += 2;                      \
         while (n_ - g_ >= 1) f(t, kv, R, 1, r0, g_, from, to), g_ += 1;                            \
     } while (0)
 
@@ -380,9 +375,15 @@ INLINE void attention_block_in(const struct attention_block *t, enum kv_format k
         if (j1 < t->hi[r]) TILE_HEADS(values_dims, kv, 1, r, j1, t->hi[r]);
 }
 
-static void attention_block_f16(const struct attention_block *t) { attention_block_in(t, KV_F16); }
-static void attention_block_q8(const struct attention_block *t) { attention_block_in(t, KV_Q8); }
-static void attention_block_f32(const struct attention_block *t) { attention_block_in(t, KV_F32); }
+static void attention_block_f16(const struct attention_block *t) {
+    attention_block_in(t, KV_F16);
+}
+static void attention_block_q8(const struct attention_block *t) {
+    attention_block_in(t, KV_Q8);
+}
+static void attention_block_f32(const struct attention_block *t) {
+    attention_block_in(t, KV_F32);
+}
 
 static void attention_block(const struct attention_block *t) {
     if (t->kv == KV_F16)
@@ -465,14 +466,13 @@ static void sample_masses(const float *z, uint32_t n, uint32_t chunk, float max,
 }
 
 #define VECTOR_KERNELS(isa)                                                                        \
-    {.name = (isa),                                                                                \
-     .rms_norm = rms_norm,                                                                         \
-     .add_scaled = add_scaled,                                                                     \
-     .scale = scale_by,                                                                            \
-     .softcap = softcap,                                                                           \
-     .gated = gated,                                                                               \
-     .rope = rope,                                                                                 \
-     .kv_write = kv_write,                                                                         \
-     .attention_block = attention_block,                                                           \
-     .attention_merge = attention_merge,                                                           \
-     .sample = {sample_maxima, sample_sums, sample_at_least, sample_masses}}
+    {                                                                                              \
+        .name = (isa), .rms_norm = rms_norm, .add_scaled = add_scaled, .scale = scale_by,          \
+        .softcap = softcap, .gated = gated, .rope = rope, .kv_write = kv_write,                    \
+        .attention_block = attention_block, .attention_merge = attention_merge, .sample = {        \
+            sample_maxima,                                                                         \
+            sample_sums,                                                                           \
+            sample_at_least,                                                                       \
+            sample_masses                                                                          \
+        }                                                                                          \
+    }

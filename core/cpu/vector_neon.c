@@ -18,7 +18,9 @@ static inline v16 v_load(const float *p) {
     QUARTERS(i) r.q[i] = vld1q_f32(p + 4 * i);
     return r;
 }
-static inline void v_store(float *p, v16 x) { QUARTERS(i) vst1q_f32(p + 4 * i, x.q[i]); }
+static inline void v_store(float *p, v16 x) {
+    QUARTERS(i) vst1q_f32(p + 4 * i, x.q[i]);
+}
 static inline v16 v_load_n(const float *p, uint32_t n) {
     float x[16] = {0};
     for (uint32_t i = 0; i < n; i++) x[i] = p[i];

@@ -23,8 +23,12 @@ static inline v16 v_load_n(const float *p, uint32_t n) {
     memcpy(r.x, p, n * sizeof *p);
     return r;
 }
-static inline void v_store(float *p, v16 a) { memcpy(p, a.x, sizeof a.x); }
-static inline void v_store_n(float *p, v16 a, uint32_t n) { memcpy(p, a.x, n * sizeof *p); }
+static inline void v_store(float *p, v16 a) {
+    memcpy(p, a.x, sizeof a.x);
+}
+static inline void v_store_n(float *p, v16 a, uint32_t n) {
+    memcpy(p, a.x, n * sizeof *p);
+}
 static inline v16 v_set1(float f) {
     v16 r;
     LANES(i) r.x[i] = f;
@@ -85,7 +89,9 @@ static inline v16 v_load_f16(const uint16_t *p) {
     LANES(i) r.x[i] = f16_to_f32(p[i]);
     return r;
 }
-static inline void v_store_f16(uint16_t *p, v16 a) { LANES(i) p[i] = f32_to_f16(a.x[i]); }
+static inline void v_store_f16(uint16_t *p, v16 a) {
+    LANES(i) p[i] = f32_to_f16(a.x[i]);
+}
 static inline v16 v_load_i8(const int8_t *p) {
     v16 r;
     LANES(i) r.x[i] = p[i];

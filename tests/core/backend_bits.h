@@ -1,7 +1,7 @@
-/* backend_bits.h: the promise of core/step.h, checked: a sequence's outputs are the same bits however its
- * tokens were cut into spans, whatever else is in the step, with any number of workers, on any
- * instruction set, with pages shared, copied or rewritten. Used with random tiny plans and, in
- * tests/cmd, with a real model.
+/* backend_bits.h: the promise of core/step.h, checked: a sequence's outputs are the same bits
+ * however its tokens were cut into spans, whatever else is in the step, with any number of workers,
+ * on any instruction set, with pages shared, copied or rewritten. Used with random tiny plans and,
+ * in tests/cmd, with a real model.
  */
 #ifndef LAC_TESTS_BACKEND_BITS_H
 #define LAC_TESTS_BACKEND_BITS_H
@@ -125,11 +125,11 @@ static inline void bits_run(struct bits_rig *r) {
 /* How one run of the sequence is cut and accompanied. */
 struct bits_scenario {
     const char *name;
-    uint32_t chunk;    /* tokens per span */
-    uint32_t others;   /* sequences decoding beside it, before and after it in the step */
-    bool only_last;    /* outputs of the last row of each span only: the others skip work */
-    bool rewrite;      /* wrong tokens are run and overwritten between spans */
-    uint32_t fork_at;  /* continue on a copy of the pages from here; 0: never */
+    uint32_t chunk;     /* tokens per span */
+    uint32_t others;    /* sequences decoding beside it, before and after it in the step */
+    bool only_last;     /* outputs of the last row of each span only: the others skip work */
+    bool rewrite;       /* wrong tokens are run and overwritten between spans */
+    uint32_t fork_at;   /* continue on a copy of the pages from here; 0: never */
     bool other_profile; /* the others skip layer 0 */
 };
 
@@ -230,9 +230,9 @@ static inline void bits_compare(struct bits_rig *r, const struct bits_scenario *
     free(seen);
 }
 
-/* All scenarios on all instruction sets and 1 to 3 workers, against the scalar set, one worker and the
- * whole sequence in one span. `every`: only each n-th combination, turning through all scenarios, sets
- * and worker counts; for what is slow. */
+/* All scenarios on all instruction sets and 1 to 3 workers, against the scalar set, one worker and
+ * the whole sequence in one span. `every`: only each n-th combination, turning through all
+ * scenarios, sets and worker counts; for what is slow. */
 static inline void bits_everything(const struct plan *plan, const uint32_t *ids, uint32_t n,
                                    enum activation_format act, enum kv_format kv, uint32_t every) {
     static const struct bits_scenario scenarios[] = {
@@ -245,7 +245,9 @@ static inline void bits_everything(const struct plan *plan, const uint32_t *ids,
         {.name = "with 1 other", .chunk = 1, .others = 1},
         {.name = "with 7 others", .chunk = 5, .others = 7, .only_last = true},
         {.name = "with 31 others", .chunk = 16, .others = 31},
-        {.name = "with 7 others of another profile", .chunk = 9, .others = 7,
+        {.name = "with 7 others of another profile",
+         .chunk = 9,
+         .others = 7,
          .other_profile = true},
         {.name = "forked at 37", .chunk = 11, .fork_at = 37},
         {.name = "forked at 32, with others", .chunk = 1, .fork_at = 32, .others = 3},

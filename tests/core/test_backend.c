@@ -1,5 +1,5 @@
-/* The CPU backend on random tiny plans: the same bits everywhere (backend_bits.h), and the right numbers
- * (a plain float64 forward pass of the plan, written from core/plan.h).
+/* The CPU backend on random tiny plans: the same bits everywhere (backend_bits.h), and the right
+ * numbers (a plain float64 forward pass of the plan, written from core/plan.h).
  */
 #include "tests/core/backend_bits.h"
 
@@ -34,8 +34,8 @@ static const struct tensor *tensor_new(struct toy *t, enum tensor_type type, uin
     const uint64_t bytes = tensor_row_bytes(f, k) * n * experts;
     uint8_t *data = malloc(bytes);
     assert_non_null(data);
-    *x = (struct tensor){.type = type, .n_dims = 2, .dim = {k, n, experts, 1}, .bytes = bytes,
-                         .data = data};
+    *x = (struct tensor){
+        .type = type, .n_dims = 2, .dim = {k, n, experts, 1}, .bytes = bytes, .data = data};
     snprintf(x->name, sizeof x->name, "t%u", t->n_tensors);
     t->blocks[t->n_tensors++] = data;
     for (uint64_t at = 0; at < bytes; at += f->block_bytes) {
@@ -164,8 +164,8 @@ static void product(const struct weight *w, uint32_t expert, const double *x,
     float row[256];
     for (uint32_t j = 0; j < w->n_rows; j++) {
         const uint64_t r = expert * w->t->dim[1] + w->row0 + j;
-        tensor_dequantise(w->t->type,
-                          (const uint8_t *)w->t->data + r * tensor_row_bytes(f, k), row, k);
+        tensor_dequantise(w->t->type, (const uint8_t *)w->t->data + r * tensor_row_bytes(f, k), row,
+                          k);
         out[j] = bias != NULL ? (double)((const float *)bias->data)[bias0 + j] : 0;
         for (uint32_t i = 0; i < k; i++) out[j] += (double)row[i] * x[i];
     }
@@ -246,9 +246,9 @@ static void forward(const struct plan *p, const uint32_t *ids, uint32_t n, doubl
     for (uint32_t t = 0; t < n; t++) {
         float row[256];
         tensor_dequantise(p->embed->type,
-                          (const uint8_t *)p->embed->data + ids[t] * tensor_row_bytes(f, d), row, d);
-        for (uint32_t i = 0; i < d; i++)
-            x[t * d + i] = (double)row[i] * (double)p->embed_scale;
+                          (const uint8_t *)p->embed->data + ids[t] * tensor_row_bytes(f, d), row,
+                          d);
+        for (uint32_t i = 0; i < d; i++) x[t * d + i] = (double)row[i] * (double)p->embed_scale;
     }
     for (uint32_t layer = 0; layer < p->n_layers; layer++) {
         const struct layer_plan *l = &p->layers[layer];
@@ -313,8 +313,8 @@ static void ids_new(const struct toy *t, uint32_t *ids, uint32_t n) {
         ids[i] = (uint32_t)(rng_draw(8, 0, i, RNG_TEST, 0) % t->plan.n_vocab);
 }
 
-/* Bounds the worst error of a logit among the best, or with `mean` the mean one: a rounded router may
- * choose another expert at a near tie, which is right and far off. */
+/* Bounds the worst error of a logit among the best, or with `mean` the mean one: a rounded router
+ * may choose another expert at a near tie, which is right and far off. */
 static void close_to_float64(enum toy_kind kind, enum activation_format act, enum kv_format kv,
                              bool mean, double bound) {
     enum { N = 300 };
@@ -334,8 +334,8 @@ static void close_to_float64(enum toy_kind kind, enum activation_format act, enu
     double worst = 0, sum = 0;
     for (uint32_t p = 0; p < N; p++)
         for (int i = 0; i < STEP_TOP; i++) {
-            const double delta = fabs((double)out[p].top[i].logit -
-                                      want[p * t->plan.n_vocab + out[p].top[i].id]);
+            const double delta =
+                fabs((double)out[p].top[i].logit - want[p * t->plan.n_vocab + out[p].top[i].id]);
             worst = delta > worst ? delta : worst;
             sum += delta / (N * STEP_TOP);
         }
@@ -384,8 +384,8 @@ static void mixture_has_the_same_bits(void **state) {
     same_bits(TOY_MIXTURE, ACTIVATION_F32, KV_F32);
 }
 
-/* Taps hand back the same states whole or row by row; the mean is the mean; after the last layer plus
- * the output norm, the head gives the logits. */
+/* Taps hand back the same states whole or row by row; the mean is the mean; after the last layer
+ * plus the output norm, the head gives the logits. */
 static void taps_hand_back_states(void **state) {
     (void)state;
     enum { N = 21 };
@@ -417,7 +417,8 @@ static void taps_hand_back_states(void **state) {
     assert_memory_equal(keep, row, N * d * sizeof *keep);
     double z = 0;
     float w[64];
-    tensor_dequantise(t->plan.embed->type, (const uint8_t *)t->plan.embed->data + top_id * 68, w, d);
+    tensor_dequantise(t->plan.embed->type, (const uint8_t *)t->plan.embed->data + top_id * 68, w,
+                      d);
     for (uint32_t i = 0; i < d; i++) {
         double sum = 0;
         for (uint32_t j = 1; j < N; j++) sum += (double)keep[j * d + i];

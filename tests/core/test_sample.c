@@ -1,5 +1,5 @@
-/* The sampler against an independent one that sorts everything, on random and awkward rows; and every
- * instruction set's loops against plain C, bit for bit. */
+/* The sampler against an independent one that sorts everything, on random and awkward rows; and
+ * every instruction set's loops against plain C, bit for bit. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -20,7 +20,9 @@ static uint32_t counter;
 static double uniform(void) {
     return (double)(rng_draw(77, 0, counter++, RNG_TEST, 0) >> 11) * 0x1p-53;
 }
-static uint32_t below(uint32_t n) { return (uint32_t)(uniform() * n); }
+static uint32_t below(uint32_t n) {
+    return (uint32_t)(uniform() * n);
+}
 
 struct ranked {
     float z;
@@ -50,7 +52,8 @@ static uint32_t sorted_sampler(const float *z, uint32_t n, uint32_t position,
     }
     uint32_t m = 0;
     for (uint32_t i = 0; i < n; i++)
-        if (s->allowed == NULL || (s->allowed[i / 64] >> i % 64 & 1)) r[m++] = (struct ranked){y[i], i, 0};
+        if (s->allowed == NULL || (s->allowed[i / 64] >> i % 64 & 1))
+            r[m++] = (struct ranked){y[i], i, 0};
     uint32_t token;
     if (m == 0) {
         for (uint32_t i = 0; i < n; i++) r[m++] = (struct ranked){z[i], i, 0};
@@ -224,8 +227,8 @@ static void draws_follow_the_masses(void **state) {
     void *scratch = aligned_alloc(64, (sample_scratch_bytes(N) + 63) & ~(size_t)63);
     for (int i = 0; i < N; i++) sum += p[i] = exp((double)z[i] / 0.7);
     for (uint32_t i = 0; i < DRAWS; i++) {
-        struct output o = {.sample = {.seed = 4, .target = STEP_NONE, .temperature = 0.7f,
-                                      .top_p = 1}};
+        struct output o = {
+            .sample = {.seed = 4, .target = STEP_NONE, .temperature = 0.7f, .top_p = 1}};
         sample_row(NULL, z, N, i, &o, scratch);
         seen[o.token]++;
     }
@@ -264,7 +267,11 @@ static void times_are_printed(void **state) {
                 const uint64_t t = clock_now_ns() - t0;
                 if (t < best) best = t;
             }
-            printf(" %s %.1f us", s == 0 ? "arg-max" : s == 1 ? "plain" : s == 2 ? "k, p" : "p",
+            printf(" %s %.1f us",
+                   s == 0   ? "arg-max"
+                   : s == 1 ? "plain"
+                   : s == 2 ? "k, p"
+                            : "p",
                    (double)best * 1e-3);
         }
         printf("\n");

@@ -1,5 +1,5 @@
-/* The vector kernels: every instruction set against plain C bit for bit, over sizes with ragged ends; and
- * plain C against float64. */
+/* The vector kernels: every instruction set against plain C bit for bit, over sizes with ragged
+ * ends; and plain C against float64. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -19,12 +19,16 @@ static uint32_t counter;
 static double uniform(void) {
     return (double)(rng_draw(31, 0, counter++, RNG_TEST, 0) >> 11) * 0x1p-53;
 }
-static uint32_t below(uint32_t n) { return (uint32_t)(uniform() * n); }
+static uint32_t below(uint32_t n) {
+    return (uint32_t)(uniform() * n);
+}
 static void fill(float *x, uint32_t n, double size) {
     for (uint32_t i = 0; i < n; i++) x[i] = (float)((2 * uniform() - 1) * size);
 }
 
-static const struct vector_kernels *scalar(void) { return vector_kernels(CPU_ISA_SCALAR); }
+static const struct vector_kernels *scalar(void) {
+    return vector_kernels(CPU_ISA_SCALAR);
+}
 
 /* Calls check(kernels) for every other set that this machine runs. */
 static void for_each_set(void (*check)(const struct vector_kernels *k)) {
@@ -105,9 +109,10 @@ static void elementwise_is_right(void **state) {
             scalar()->gated(a, y, N, (enum plan_activation)act);
             for (int i = 0; i < N; i++) {
                 const double g = (double)x[i];
-                const double f = act == PLAN_SILU
-                                     ? g / (1 + exp(-g))
-                                     : 0.5 * g * (1 + tanh(sqrt(2 / M_PI) * (g + 0.044715 * g * g * g)));
+                const double f =
+                    act == PLAN_SILU
+                        ? g / (1 + exp(-g))
+                        : 0.5 * g * (1 + tanh(sqrt(2 / M_PI) * (g + 0.044715 * g * g * g)));
                 assert_true(fabs((double)a[i] - f * (double)y[i]) < 5e-6);
             }
         }
@@ -157,8 +162,12 @@ static void block_new(struct block *b, const struct vector_kernels *k, uint32_t 
         .v_bytes = b->layout.v0 + b->kv_head * b->layout.v_stride,
         .k_scale_bytes = b->layout.k_scale0 + b->kv_head * b->layout.scale_stride,
         .v_scale_bytes = b->layout.v_scale0 + b->kv_head * b->layout.scale_stride,
-        .kv = b->kv, .head_dim = b->hd, .n_group = b->group, .n_rows = b->n_rows,
-        .softcap = below(4) == 0 ? 10 : 0, .scratch = b->scratch};
+        .kv = b->kv,
+        .head_dim = b->hd,
+        .n_group = b->group,
+        .n_rows = b->n_rows,
+        .softcap = below(4) == 0 ? 10 : 0,
+        .scratch = b->scratch};
     uint32_t written = 0;
     for (uint32_t r = 0; r < b->n_rows; r++) {
         const uint32_t hi = end - b->n_rows + r + 1;

@@ -64,7 +64,8 @@ static void sum_plain(void *arg, uint32_t task, uint32_t worker) {
     cells[task] += task + cells[task + 64];
 }
 
-/* What one run wrote without atomics the next reads: a run is a barrier (ThreadSanitizer looks too). */
+/* What one run wrote without atomics the next reads: a run is a barrier (ThreadSanitizer looks
+ * too). */
 static void a_run_is_a_barrier(void **state) {
     (void)state;
     struct worker_pool *p = start(3);
@@ -83,7 +84,9 @@ static void a_run_is_a_barrier(void **state) {
     worker_pool_stop(p);
 }
 
-static void count_hook(void *arg) { *(uint32_t *)arg += 1; }
+static void count_hook(void *arg) {
+    *(uint32_t *)arg += 1;
+}
 
 static void the_hook_is_called_between_tasks(void **state) {
     (void)state;

@@ -505,6 +505,13 @@ static void test_drain(void **state) {
         assert_int_equal(r.status, 0);
         assert_true(r.closed);
         reply_free(&r);
+        struct client late = client_open(h, false);
+        const char *ready = "GET /ready HTTP/1.1\r\nHost: x\r\n\r\n";
+        client_send(late.fd, ready, strlen(ready));
+        r = client_reply(&late, false, NULL);
+        assert_int_equal(r.status, 503);
+        reply_free(&r);
+        client_close(&late);
         r = client_reply(&busy, false, NULL);
         struct told *t = read_stream(r.body);
         assert_true(t->done);

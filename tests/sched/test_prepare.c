@@ -43,9 +43,8 @@ static void test_no_memory_for_a_text(void **state) {
     /* The ids are copied; the text then finds no room to double. */
     struct rlimit was;
     assert_int_equal(getrlimit(RLIMIT_AS, &was), 0);
-    const struct rlimit now = {
-        .rlim_cur = mapped_bytes() + MANY_TOKENS * sizeof *ids + (6 << 20),
-        .rlim_max = was.rlim_max};
+    const struct rlimit now = {.rlim_cur = mapped_bytes() + MANY_TOKENS * sizeof *ids + (6 << 20),
+                               .rlim_max = was.rlim_max};
     assert_int_equal(setrlimit(RLIMIT_AS, &now), 0);
     struct prepared p = prepare(t, &r);
     assert_int_equal(setrlimit(RLIMIT_AS, &was), 0);
