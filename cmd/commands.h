@@ -1,5 +1,5 @@
-/* commands.h: the commands. argv[0] is the command's name; the return value is the exit status: 0 on
- * success, 1 on failure (one line on stderr says why), 2 on bad usage.
+/* commands.h: the commands. argv[0] is the command's name; the return value is the exit status: 0
+ * on success, 1 on failure (one line on stderr says why), 2 on bad usage.
  */
 #ifndef LAC_CMD_COMMANDS_H
 #define LAC_CMD_COMMANDS_H

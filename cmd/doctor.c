@@ -142,10 +142,13 @@ int cmd_doctor(int argc, char **argv) {
         buffer_printf(&out, "(auto takes %s)\n", cpu_isa_name(cpu_isa_best(&f)));
         buffer_printf(&out, "memory           %.1f GiB; cgroup limit %s; memlock limit ",
                       (double)ram / 1073741824, cgroup[0] != '\0' ? cgroup : "unknown");
-        if (memlock.rlim_cur == RLIM_INFINITY) buffer_puts(&out, "none\n");
-        else buffer_printf(&out, "%llu KiB\n", (unsigned long long)memlock.rlim_cur / 1024);
-        buffer_printf(&out, "read bandwidth   %.1f GB/s with 1 thread, %.1f GB/s with %u (measured, "
-                            "%d MiB)\n",
+        if (memlock.rlim_cur == RLIM_INFINITY)
+            buffer_puts(&out, "none\n");
+        else
+            buffer_printf(&out, "%llu KiB\n", (unsigned long long)memlock.rlim_cur / 1024);
+        buffer_printf(&out,
+                      "read bandwidth   %.1f GB/s with 1 thread, %.1f GB/s with %u (measured, "
+                      "%d MiB)\n",
                       one / 1e9, all / 1e9, cores, READ_BYTES >> 20);
         buffer_printf(&out, "huge pages       %s\n", thp[0] != '\0' ? thp : "unknown");
         buffer_printf(&out, "kernel           %s %s\nio_uring         %s\nepoll            %s\n",
@@ -170,8 +173,9 @@ int cmd_doctor(int argc, char **argv) {
         } else {
             const double bytes = (double)gguf_file_bytes(model_gguf(m));
             if (!c.json)
-                buffer_printf(&out, "decode roofline  %.0f tokens/s for this model at batch 1 "
-                                    "(%.1f MB read a token)\n",
+                buffer_printf(&out,
+                              "decode roofline  %.0f tokens/s for this model at batch 1 "
+                              "(%.1f MB read a token)\n",
                               all / bytes, bytes / 1e6);
             model_close(m);
         }

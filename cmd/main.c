@@ -17,9 +17,9 @@ static const struct {
 };
 
 /* Commands of the design whose features are not built yet: refused by name. */
-static const char *const LATER[] = {"classify", "train",  "tune",   "calibrate", "drift",
+static const char *const LATER[] = {"classify", "train",    "tune", "calibrate", "drift",
                                     "lint",     "diagnose", "bake", "bundle",    "replay",
-                                    "explain",  "trace",  "plan",   "canary"};
+                                    "explain",  "trace",    "plan", "canary"};
 
 int main(int argc, char **argv) {
     if (argc < 2) {

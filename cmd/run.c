@@ -19,7 +19,9 @@ struct run {
     bool released;
 };
 
-static void on_started(void *user, uint64_t seed) { (void)user, (void)seed; }
+static void on_started(void *user, uint64_t seed) {
+    (void)user, (void)seed;
+}
 
 static void on_delta(void *user, uint32_t choice, const char *bytes, size_t n,
                      const struct token_logprob *lps, uint32_t n_lps) {
@@ -46,7 +48,9 @@ static void on_failed(void *user, const struct error *e, uint32_t retry_after_s)
     (void)retry_after_s;
     ((struct run *)user)->error = *e;
 }
-static void on_release(void *user) { ((struct run *)user)->released = true; }
+static void on_release(void *user) {
+    ((struct run *)user)->released = true;
+}
 static bool on_writable(void *user) {
     (void)user;
     return true;
@@ -77,7 +81,7 @@ int cmd_run(int argc, char **argv) {
     json_write_key(&j, "content"), json_write_string(&j, c.prompt);
     json_write_object_end(&j), json_write_array_end(&j), json_write_object_end(&j);
 
-    static const struct request_sink sink = {on_started, on_delta,  on_finish,  on_tokens, NULL,
+    static const struct request_sink sink = {on_started, on_delta,  on_finish,  on_tokens,  NULL,
                                              on_done,    on_failed, on_release, on_writable};
     struct run r = {0};
     const uint64_t t0 = clock_now_ns();
@@ -105,16 +109,18 @@ int cmd_run(int argc, char **argv) {
         const double prefill = (double)(r.first_ns - t0) * 1e-9;
         const double decode = (double)(clock_now_ns() - r.first_ns) * 1e-9;
         const uint32_t n = r.usage.completion_tokens;
-        fprintf(stderr,
-                "prompt %u tokens (%u cached), first token after %.1f ms; %u tokens, %.1f tokens/s; "
-                "seed %llu; %s, %u threads\n",
-                r.usage.prompt_tokens, r.usage.cached_tokens, prefill * 1e3, n,
-                n > 1 && decode > 0 ? (n - 1) / decode : 0.0,
-                (unsigned long long)r.report.seed, cpu_isa_name(s->engine->isa),
-                s->engine->n_threads);
+        fprintf(
+            stderr,
+            "prompt %u tokens (%u cached), first token after %.1f ms; %u tokens, %.1f tokens/s; "
+            "seed %llu; %s, %u threads\n",
+            r.usage.prompt_tokens, r.usage.cached_tokens, prefill * 1e3, n,
+            n > 1 && decode > 0 ? (n - 1) / decode : 0.0, (unsigned long long)r.report.seed,
+            cpu_isa_name(s->engine->isa), s->engine->n_threads);
     }
-    if (st != STATUS_OK) rc = usage_fail("run", r.error.status != STATUS_OK ? &r.error : &e);
-    else rc = ferror(stdout) != 0 ? 1 : 0;
+    if (st != STATUS_OK)
+        rc = usage_fail("run", r.error.status != STATUS_OK ? &r.error : &e);
+    else
+        rc = ferror(stdout) != 0 ? 1 : 0;
     buffer_free(&chat);
     service_close(s);
     return rc;

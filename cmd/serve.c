@@ -39,7 +39,9 @@ static bool ready(void *arg) {
     return l->warm && !l->draining;
 }
 
-static void refresh(void *arg) { service_refresh(((struct loop *)arg)->service); }
+static void refresh(void *arg) {
+    service_refresh(((struct loop *)arg)->service);
+}
 
 /* A thread that does nothing but wait for signals, so that no handler interrupts the loop. */
 static void *wait_for_signals(void *arg) {
@@ -61,7 +63,9 @@ struct warm_up {
     bool done;
 };
 
-static void warm_started(void *user, uint64_t seed) { (void)user, (void)seed; }
+static void warm_started(void *user, uint64_t seed) {
+    (void)user, (void)seed;
+}
 static void warm_delta(void *user, uint32_t choice, const char *bytes, size_t n,
                        const struct token_logprob *lps, uint32_t n_lps) {
     (void)user, (void)choice, (void)bytes, (void)n, (void)lps, (void)n_lps;
@@ -80,15 +84,18 @@ static void warm_failed(void *user, const struct error *e, uint32_t retry_after_
     (void)user, (void)retry_after_s;
     fprintf(stderr, "laconic serve: the first answer failed: %s\n", e->message);
 }
-static void warm_release(void *user) { ((struct warm_up *)user)->done = true; }
+static void warm_release(void *user) {
+    ((struct warm_up *)user)->done = true;
+}
 static bool warm_writable(void *user) {
     (void)user;
     return true;
 }
 
 static enum status warm_up(struct service *s, struct error *e) {
-    static const struct request_sink sink = {warm_started, warm_delta,  warm_finish,  warm_tokens, NULL,
-                                             warm_done,    warm_failed, warm_release, warm_writable};
+    static const struct request_sink sink = {warm_started, warm_delta,   warm_finish,
+                                             warm_tokens,  NULL,         warm_done,
+                                             warm_failed,  warm_release, warm_writable};
     const uint32_t id = 0; /* one: the shortest context has room for it and an answer */
     struct warm_up w = {0};
     const struct request r = {

@@ -11,7 +11,7 @@
 #include "core/flight.h"
 
 enum {
-    STEP_ROWS = 512,      /* most rows of a step: a prefill chunk beside all decodes */
+    STEP_ROWS = 512, /* most rows of a step: a prefill chunk beside all decodes */
     FLIGHT_EVENTS = 256,
     AUTO_KV_MIB = 1024,
     CHORE_SLICE_NS = 150000,
@@ -26,8 +26,8 @@ static void served_name(const char *path, char *name, size_t cap) {
     if (n > 5 && strcmp(name + n - 5, ".gguf") == 0) name[n - 5] = '\0';
 }
 
-/* KV memory when nobody chose: every slot's full context, but no more than 1 GiB and a quarter of the
- * machine; one full context at least. */
+/* KV memory when nobody chose: every slot's full context, but no more than 1 GiB and a quarter of
+ * the machine; one full context at least. */
 static uint32_t auto_pages(const struct engine_options *o, const struct plan *p, uint32_t n_ctx) {
     uint64_t page_bytes = 0;
     for (uint32_t g = 0; g < p->n_groups; g++) page_bytes += kv_page_bytes(&p->groups[g], o->kv);
@@ -56,8 +56,7 @@ static uint64_t monotonic(void *arg) {
     return clock_now_ns();
 }
 
-static enum status open_sched(struct service *s, const struct service_options *o,
-                              struct error *e) {
+static enum status open_sched(struct service *s, const struct service_options *o, struct error *e) {
     s->metrics = malloc(sizeof *s->metrics);
     if (s->metrics == NULL) return error_set(e, STATUS_NO_MEMORY, NULL, "no memory for metrics");
     metric_init(s->metrics);
@@ -148,4 +147,6 @@ void service_close(struct service *s) {
     free(s);
 }
 
-void service_refresh(struct service *s) { metric_read_process(s->metrics); }
+void service_refresh(struct service *s) {
+    metric_read_process(s->metrics);
+}

@@ -1,5 +1,5 @@
-/* service.h: an engine with a tokenizer, a chat template and a scheduler: all that answers requests.
- * What `serve` and `run` have in common; `run` is a server with one client and no socket.
+/* service.h: an engine with a tokenizer, a chat template and a scheduler: all that answers
+ * requests. What `serve` and `run` have in common; `run` is a server with one client and no socket.
  *
  * Life: service_open -> sched_submit / sched_tick -> service_close (the scheduler must be idle).
  * Memory: the plan (alloc/budget.h) is checked before anything large is taken.
@@ -34,8 +34,8 @@ struct service {
     struct region flight_region;
     struct flight *flight;
     struct sched *sched;
-    char name[128];        /* the served model's name: the file's, without its suffix */
-    char fingerprint[32];  /* build, model, numerics: while it is the same, so are the bytes */
+    char name[128];       /* the served model's name: the file's, without its suffix */
+    char fingerprint[32]; /* build, model, numerics: while it is the same, so are the bytes */
 };
 
 enum status service_open(const struct service_options *o, struct service **out, struct error *e);

@@ -37,9 +37,9 @@ enum status usage_read_all(FILE *in, size_t max_bytes, char **text, size_t *len,
     *len = 0;
     if (broken || b.full || s == NULL) {
         buffer_free(&b);
-        return broken ? error_set(e, STATUS_IO, NULL, "the input cannot be read")
-                      : error_set(e, STATUS_TOO_LARGE, NULL, "the input is over %zu bytes",
-                                  max_bytes);
+        return broken
+                   ? error_set(e, STATUS_IO, NULL, "the input cannot be read")
+                   : error_set(e, STATUS_TOO_LARGE, NULL, "the input is over %zu bytes", max_bytes);
     }
     *text = b.data;
     *len = b.len;

@@ -1,15 +1,15 @@
-/* backend.h: who computes a step. The loop thread is the only caller; a backend has at most one step
- * in flight (the scheduler prepares the next meanwhile).
+/* backend.h: who computes a step. The loop thread is the only caller; a backend has at most one
+ * step in flight (the scheduler prepares the next meanwhile).
  *
  * Life: footprint(cfg) -> init(mem, cfg) -> {publish, submit, poll}* -> drain -> destroy.
  * submit() takes a filled step (core/step.h) and returns; poll() returns it when its outputs are
  * written, NULL before. The CPU backend computes inside submit(), with the calling thread as worker
  * 0; a GPU backend signals `event_fd`, which the loop's ring watches.
- * While it computes, the CPU backend calls `between(between_arg)` from the loop thread at least every
- * 100 microseconds or so (between tiles of work): the loop reaps its ring there, without parsing and
- * without calling the backend or the scheduler.
- * Errors: a NaN in a row's logits marks that output `bad`; a device failure sets step.status and
- * makes later submits fail with STATUS_DEVICE. submit() itself CHECKs the shape of the step.
+ * While it computes, the CPU backend calls `between(between_arg)` from the loop thread at least
+ * every 100 microseconds or so (between tiles of work): the loop reaps its ring there, without
+ * parsing and without calling the backend or the scheduler. Errors: a NaN in a row's logits marks
+ * that output `bad`; a device failure sets step.status and makes later submits fail with
+ * STATUS_DEVICE. submit() itself CHECKs the shape of the step.
  */
 #ifndef LAC_CORE_BACKEND_H
 #define LAC_CORE_BACKEND_H
@@ -66,7 +66,9 @@ struct backend {
 static inline enum status backend_submit(struct backend *b, struct step *s) {
     return b->ops->submit(b, s);
 }
-static inline struct step *backend_poll(struct backend *b) { return b->ops->poll(b); }
+static inline struct step *backend_poll(struct backend *b) {
+    return b->ops->poll(b);
+}
 
 /* Bytes of one KV page of a group: n_layers x (K + V) of 16 positions.
  * F16, F32: elements; Q8: int8 elements, then one F16 scale per (position, head).

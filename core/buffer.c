@@ -55,9 +55,13 @@ void buffer_append(struct buffer *b, const void *bytes, size_t n) {
     b->len += n;
 }
 
-void buffer_puts(struct buffer *b, const char *s) { buffer_append(b, s, strlen(s)); }
+void buffer_puts(struct buffer *b, const char *s) {
+    buffer_append(b, s, strlen(s));
+}
 
-void buffer_putc(struct buffer *b, char c) { buffer_append(b, &c, 1); }
+void buffer_putc(struct buffer *b, char c) {
+    buffer_append(b, &c, 1);
+}
 
 void buffer_printf(struct buffer *b, const char *fmt, ...) {
     char small[512];

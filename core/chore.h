@@ -1,9 +1,9 @@
 /* chore.h: work that may pass 200 microseconds, cut into slices.
  *
  * A chore is a function with a stack of its own. It calls chore_checkpoint() as it goes (every few
- * hundred bytes or tokens); when the slice is used up the checkpoint switches back to whoever called
- * chore_run(), and the next chore_run() continues inside the checkpoint. Code that cannot yield is
- * simply called with chore == NULL, and the checkpoint is then free.
+ * hundred bytes or tokens); when the slice is used up the checkpoint switches back to whoever
+ * called chore_run(), and the next chore_run() continues inside the checkpoint. Code that cannot
+ * yield is simply called with chore == NULL, and the checkpoint is then free.
  *
  * Ownership: the caller owns the memory given to chore_init (chore_footprint bytes, 16-aligned),
  * which includes the stack. A chore may be abandoned at a checkpoint only if its function holds no

@@ -37,10 +37,18 @@ static void close(struct json_writer *j, char c) {
     buffer_putc(j->out, c);
 }
 
-void json_write_object(struct json_writer *j) { open(j, '{'); }
-void json_write_object_end(struct json_writer *j) { close(j, '}'); }
-void json_write_array(struct json_writer *j) { open(j, '['); }
-void json_write_array_end(struct json_writer *j) { close(j, ']'); }
+void json_write_object(struct json_writer *j) {
+    open(j, '{');
+}
+void json_write_object_end(struct json_writer *j) {
+    close(j, '}');
+}
+void json_write_array(struct json_writer *j) {
+    open(j, '[');
+}
+void json_write_array_end(struct json_writer *j) {
+    close(j, ']');
+}
 
 /* Length of the well-formed UTF-8 sequence at s (at most n bytes), or 0. */
 static size_t utf8_sequence(const unsigned char *s, size_t n) {
@@ -48,10 +56,14 @@ static size_t utf8_sequence(const unsigned char *s, size_t n) {
     size_t len;
     uint32_t cp;
     if (c < 0x80) return 1;
-    if (c >= 0xC2 && c <= 0xDF) len = 2, cp = c & 0x1Fu;
-    else if (c >= 0xE0 && c <= 0xEF) len = 3, cp = c & 0x0Fu;
-    else if (c >= 0xF0 && c <= 0xF4) len = 4, cp = c & 0x07u;
-    else return 0;
+    if (c >= 0xC2 && c <= 0xDF)
+        len = 2, cp = c & 0x1Fu;
+    else if (c >= 0xE0 && c <= 0xEF)
+        len = 3, cp = c & 0x0Fu;
+    else if (c >= 0xF0 && c <= 0xF4)
+        len = 4, cp = c & 0x07u;
+    else
+        return 0;
     if (len > n) return 0;
     for (size_t i = 1; i < len; i++) {
         if ((s[i] & 0xC0) != 0x80) return 0;
@@ -79,14 +91,26 @@ static void quoted(struct json_writer *j, const char *text, size_t n) {
         }
         buffer_append(j->out, text + plain, i - plain);
         switch (c) {
-        case '"': buffer_puts(j->out, "\\\""); break;
-        case '\\': buffer_puts(j->out, "\\\\"); break;
-        case '\n': buffer_puts(j->out, "\\n"); break;
-        case '\r': buffer_puts(j->out, "\\r"); break;
-        case '\t': buffer_puts(j->out, "\\t"); break;
+        case '"':
+            buffer_puts(j->out, "\\\"");
+            break;
+        case '\\':
+            buffer_puts(j->out, "\\\\");
+            break;
+        case '\n':
+            buffer_puts(j->out, "\\n");
+            break;
+        case '\r':
+            buffer_puts(j->out, "\\r");
+            break;
+        case '\t':
+            buffer_puts(j->out, "\\t");
+            break;
         default:
-            if (c < 0x20) buffer_printf(j->out, "\\u%04x", c);
-            else buffer_puts(j->out, "\xEF\xBF\xBD");
+            if (c < 0x20)
+                buffer_printf(j->out, "\\u%04x", c);
+            else
+                buffer_puts(j->out, "\xEF\xBF\xBD");
         }
         plain = ++i;
     }
@@ -101,7 +125,9 @@ void json_write_key(struct json_writer *j, const char *key) {
     j->after_key = true;
 }
 
-void json_write_string(struct json_writer *j, const char *s) { json_write_string_n(j, s, strlen(s)); }
+void json_write_string(struct json_writer *j, const char *s) {
+    json_write_string_n(j, s, strlen(s));
+}
 
 void json_write_string_n(struct json_writer *j, const char *s, size_t n) {
     lead(j);

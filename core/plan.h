@@ -1,15 +1,14 @@
 /* plan.h: a model as data. models/ writes it once at load; backends read it; nothing in it is code.
  *
- * A plan names the weights (tensors in the mapped file, not owned) and fixes the arithmetic of every
- * layer. A layer is, in this order, each part skipped when its field says so:
- *   a = attn_norm(x);  q,k,v = Wq a + bq, ...;  q,k = q_norm(q), k_norm(k);  q,k = rope(q,k);
- *   o = softmax(softcap(q k * attn_scale)) v, causal, inside `window`;  o = Wo o + bo;
- *   o = attn_post_norm(o);  x = x + residual_scale * o;
- *   f = ffn_norm(x);  g = act(Wgate f) * (Wup f)  [or the experts' weighted sum];  d = Wdown g;
- *   d = ffn_post_norm(d);  x = x + residual_scale * d.
- * At the start x = embed_scale * row(embed, id); at the end
- *   logits = softcap(logit_scale * head(out_norm(x))).
- * Vectors are F32, row-major [rows, d]. Q rows are head-major: head h occupies [h*head_dim, ...).
+ * A plan names the weights (tensors in the mapped file, not owned) and fixes the arithmetic of
+ * every layer. A layer is, in this order, each part skipped when its field says so: a =
+ * attn_norm(x);  q,k,v = Wq a + bq, ...;  q,k = q_norm(q), k_norm(k);  q,k = rope(q,k); o =
+ * softmax(softcap(q k * attn_scale)) v, causal, inside `window`;  o = Wo o + bo; o =
+ * attn_post_norm(o);  x = x + residual_scale * o; f = ffn_norm(x);  g = act(Wgate f) * (Wup f)  [or
+ * the experts' weighted sum];  d = Wdown g; d = ffn_post_norm(d);  x = x + residual_scale * d. At
+ * the start x = embed_scale * row(embed, id); at the end logits = softcap(logit_scale *
+ * head(out_norm(x))). Vectors are F32, row-major [rows, d]. Q rows are head-major: head h occupies
+ * [h*head_dim, ...).
  */
 #ifndef LAC_CORE_PLAN_H
 #define LAC_CORE_PLAN_H
@@ -24,8 +23,8 @@ enum {
     PLAN_MAX_GROUPS = 4,
     PLAN_MAX_ROPES = 2,
     PLAN_NO_ROPE = 255,
-    KV_PAGE_TOKENS = 16,    /* positions of a KV page */
-    KV_BLOCK_TOKENS = 256,  /* positions of a key block: attention is summed block by block */
+    KV_PAGE_TOKENS = 16,   /* positions of a KV page */
+    KV_BLOCK_TOKENS = 256, /* positions of a key block: attention is summed block by block */
 };
 
 enum plan_activation { PLAN_SILU, PLAN_GELU_TANH };
@@ -54,13 +53,13 @@ struct layer_plan {
     uint8_t rope;  /* index into plan.ropes, or PLAN_NO_ROPE */
     uint16_t group_layer;
     uint32_t n_heads, n_kv_heads, head_dim;
-    uint32_t window; /* attends to positions > p - window; 0 = all */
+    uint32_t window;                /* attends to positions > p - window; 0 = all */
     float attn_scale, attn_softcap; /* softcap 0 = none */
     const struct tensor *attn_norm, *attn_post_norm, *ffn_norm, *ffn_post_norm; /* [d_model] */
     const struct tensor *q_norm, *k_norm; /* [head_dim] per head, or [n_heads * head_dim] at once */
     struct weight q, k, v, o, gate, up, down;
     const struct tensor *q_bias, *k_bias, *v_bias, *o_bias; /* F32, first row row0-aligned */
-    uint32_t q_bias0, k_bias0, v_bias0; /* first element inside a fused bias */
+    uint32_t q_bias0, k_bias0, v_bias0;                     /* first element inside a fused bias */
     uint32_t d_ff;
     float residual_scale;
     /* Mixture of experts: router [n_experts, d_model]; 0 experts = dense. */

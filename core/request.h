@@ -1,6 +1,6 @@
-/* request.h: what a client asked for, and the calls by which its answer comes back. The seam between
- * io/ (which parses and checks types and fixed ranges) and sched/ (which checks what depends on the
- * model, and answers); cmd/ hands each side the other's functions.
+/* request.h: what a client asked for, and the calls by which its answer comes back. The seam
+ * between io/ (which parses and checks types and fixed ranges) and sched/ (which checks what
+ * depends on the model, and answers); cmd/ hands each side the other's functions.
  *
  * Memory: strings in a request point into memory that the request's maker owns and keeps unchanged
  * until `release` is called through the sink (once per accepted submit, always, and before it no
@@ -72,8 +72,8 @@ struct request {
     struct text prompt;
     const uint32_t *ids;
     size_t n_ids;
-    bool special;        /* TOKENIZE: special tokens in the text are recognised */
-    bool add_bos;        /* TOKENIZE: add the model's own */
+    bool special; /* TOKENIZE: special tokens in the text are recognised */
+    bool add_bos; /* TOKENIZE: add the model's own */
 
     /* EMBEDDING */
     const struct text *inputs; /* [n_inputs], 1 .. REQUEST_MAX_INPUTS */
@@ -97,17 +97,18 @@ struct request {
     bool ignore_eos;
     bool explain;
 
-    uint64_t deadline_ms;  /* from received_ns; 0 = none */
+    uint64_t deadline_ms; /* from received_ns; 0 = none */
     enum on_deadline on_deadline;
-    int32_t priority;      /* higher first among equal deadlines */
-    uint64_t received_ns;  /* first byte of the request */
+    int32_t priority;     /* higher first among equal deadlines */
+    uint64_t received_ns; /* first byte of the request */
 };
 
 enum finish_reason { FINISH_STOP, FINISH_LENGTH, FINISH_ABORT, FINISH_ERROR };
 
 struct token_logprob {
     uint32_t id;
-    float logprob; /* natural log, raw distribution; NaN: not predicted (an echoed prompt's first) */
+    float
+        logprob; /* natural log, raw distribution; NaN: not predicted (an echoed prompt's first) */
     const char *bytes;
     uint32_t n_bytes;
     uint32_t n_top;
@@ -151,9 +152,10 @@ struct request_sink {
     void (*tokens)(void *user, const uint32_t *ids, size_t n);
     /* v[dim], all finite. NULL where no EMBEDDING is submitted. */
     void (*embedding)(void *user, uint32_t index, const float *v, uint32_t dim);
-    void (*done)(void *user, const struct request_usage *usage, const struct request_report *report);
-    /* field "" if none. STATUS_FULL, STATUS_DEADLINE (shed): 503 with Retry-After; input class: 400;
-     * ON_DEADLINE_FAIL: STATUS_DEADLINE after start: 504 or an SSE error; others: 500. */
+    void (*done)(void *user, const struct request_usage *usage,
+                 const struct request_report *report);
+    /* field "" if none. STATUS_FULL, STATUS_DEADLINE (shed): 503 with Retry-After; input class:
+     * 400; ON_DEADLINE_FAIL: STATUS_DEADLINE after start: 504 or an SSE error; others: 500. */
     void (*failed)(void *user, const struct error *e, uint32_t retry_after_s);
     void (*release)(void *user);
     /* May this request produce more now? false while the client does not read fast enough: its

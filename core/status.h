@@ -5,7 +5,8 @@
  * STATUS_OK. On failure a function zeroes its outputs and leaves its inputs as they were.
  * The class says who is at fault and what may help: input (the caller's data), resource (try with
  * less), device, corrupt (a file or artefact lies), transient (try again), internal.
- * Programmer errors are assertions, not statuses; data from files, sockets and models never asserts.
+ * Programmer errors are assertions, not statuses; data from files, sockets and models never
+ * asserts.
  */
 #ifndef LAC_CORE_STATUS_H
 #define LAC_CORE_STATUS_H

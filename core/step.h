@@ -1,5 +1,5 @@
-/* step.h: what one pass of the model computes, as data. The scheduler fills a step, the backend runs
- * it without asking back, and writes the outputs into it.
+/* step.h: what one pass of the model computes, as data. The scheduler fills a step, the backend
+ * runs it without asking back, and writes the outputs into it.
  *
  * Shape: spans are runs of consecutive positions of one sequence; their tokens are the step's rows,
  * span after span. Everything is in flat arrays indexed by u32, with no pointers from span to span,
@@ -9,8 +9,8 @@
  *
  * Order inside a step: page copies, then spans. A span's KV is written at its positions before its
  * rows attend; a row attends to positions <= its own. A position may be written again by a later
- * step (rollback, rejected draft): nothing after the last written position is read. Two spans of one
- * step never write the same page; a span may read pages that others read.
+ * step (rollback, rejected draft): nothing after the last written position is read. Two spans of
+ * one step never write the same page; a span may read pages that others read.
  *
  * Bits: an output is a function of (plan, numerics, the sequence's tokens, its profile, its sample
  * spec). It does not depend on what else is in the step, on how the sequence was cut into spans, on
@@ -32,20 +32,27 @@
 #include "core/status.h"
 
 enum {
-    STEP_TOP = 20,      /* best ids reported with every output */
+    STEP_TOP = 20,       /* best ids reported with every output */
     STEP_CARRY_ROWS = 8, /* hidden states kept per slot: the most a sequence may owe */
 };
 #define STEP_NONE UINT32_MAX
 
 /* All kinds compute the same thing; the kind names the purpose, for metrics and explanations.
  * SETTLE resumes rows whose first layers were computed by an earlier step (`first_layer`). */
-enum span_kind { SPAN_PREFILL, SPAN_DECODE, SPAN_VERIFY, SPAN_SETTLE, SPAN_ENCODE, SPAN_KIND_COUNT };
+enum span_kind {
+    SPAN_PREFILL,
+    SPAN_DECODE,
+    SPAN_VERIFY,
+    SPAN_SETTLE,
+    SPAN_ENCODE,
+    SPAN_KIND_COUNT
+};
 
 /* Which layers a row runs, and where it may stop. Profile 0 of every step is full depth. */
 struct depth_profile {
     uint64_t layers[PLAN_MAX_LAYERS / 64];          /* bit l: layer l runs */
     uint64_t decision_points[PLAN_MAX_LAYERS / 64]; /* bit l: may end after layer l */
-    uint32_t heads;                                 /* index into the published heads, or STEP_NONE */
+    uint32_t heads; /* index into the published heads, or STEP_NONE */
 };
 
 struct span {
@@ -58,12 +65,12 @@ struct span {
      * position 0; page i holds positions [16 i, 16 i + 16). Pages that no row of this span can see
      * (before the window) may be PAGE_NONE. */
     uint32_t block_table[PLAN_MAX_GROUPS];
-    uint32_t n_pages; /* entries per group */
-    uint32_t profile; /* index into step.profiles */
-    uint32_t exit;    /* index into step.exits, or STEP_NONE */
-    uint32_t gate;    /* index into step.gates, or STEP_NONE: full attention */
+    uint32_t n_pages;     /* entries per group */
+    uint32_t profile;     /* index into step.profiles */
+    uint32_t exit;        /* index into step.exits, or STEP_NONE */
+    uint32_t gate;        /* index into step.gates, or STEP_NONE: full attention */
     uint16_t first_layer; /* 0: start from the embeddings of `ids`; else from carry rows */
-    uint8_t carry_row;    /* first carry row read (first_layer > 0) or written (rows that end early) */
+    uint8_t carry_row; /* first carry row read (first_layer > 0) or written (rows that end early) */
 };
 
 /* May a row end early: thresholds by decision point, compared in FP32. */
@@ -86,12 +93,12 @@ struct sample_bias {
     float delta;   /* then added */
 };
 
-/* How one token is drawn from a row's logits. Order: allowed, bias, temperature, top-k, top-p, min-p,
- * inverse-CDF draw in id order over fixed-point masses (core/sample.h says exactly). */
+/* How one token is drawn from a row's logits. Order: allowed, bias, temperature, top-k, top-p,
+ * min-p, inverse-CDF draw in id order over fixed-point masses (core/sample.h says exactly). */
 struct sample_spec {
     uint64_t seed;
-    uint32_t choice;   /* index among n */
-    uint32_t attempt;  /* 0, then 1, 2, ... after rollbacks of this position */
+    uint32_t choice;  /* index among n */
+    uint32_t attempt; /* 0, then 1, 2, ... after rollbacks of this position */
     enum rng_purpose purpose;
     uint32_t target;   /* report this id's logprob and return it as the token; STEP_NONE: draw */
     float temperature; /* 0: arg-max, ties to the lower id */
@@ -115,12 +122,12 @@ struct output {
     struct sample_spec sample;
     /* answered; logprob, lse, top and entropy are those of the raw logits */
     uint32_t token;
-    float logprob; /* natural log, of `token` */
-    float lse;     /* log-sum-exp of the logits */
-    float entropy; /* nats */
-    float cosine;  /* with the prompt embedding; NaN when no tap asked for it */
-    uint16_t layer; /* layers that the row ran */
-    bool bad;      /* a logit was not finite: nothing else here may be used */
+    float logprob;                  /* natural log, of `token` */
+    float lse;                      /* log-sum-exp of the logits */
+    float entropy;                  /* nats */
+    float cosine;                   /* with the prompt embedding; NaN when no tap asked for it */
+    uint16_t layer;                 /* layers that the row ran */
+    bool bad;                       /* a logit was not finite: nothing else here may be used */
     struct top_logit top[STEP_TOP]; /* logits descending, ties to the lower id */
 };
 
@@ -147,8 +154,8 @@ struct step {
     uint32_t n_spans, n_rows, n_outputs, n_pages, n_copies, n_taps;
     uint32_t n_profiles, n_exits, n_gates, n_gate_pages;
     struct span *spans;
-    uint32_t *ids;   /* [n_rows] */
-    uint32_t *pages; /* block tables */
+    uint32_t *ids;          /* [n_rows] */
+    uint32_t *pages;        /* block tables */
     struct output *outputs; /* rows ascending */
     struct page_copy *copies;
     struct tap *taps;

@@ -34,7 +34,7 @@ enum tensor_type {
 #define X(code, name, number, weights, bytes) code,
     TENSOR_TYPE_LIST(X)
 #undef X
-    TENSOR_TYPE_COUNT
+        TENSOR_TYPE_COUNT
 };
 
 struct tensor_format {
@@ -48,9 +48,9 @@ struct tensor {
     char name[64];
     enum tensor_type type;
     uint32_t n_dims;
-    uint64_t dim[4];   /* unused dims are 1 */
-    uint64_t bytes;    /* of the whole tensor */
-    const void *data;  /* not owned */
+    uint64_t dim[4];  /* unused dims are 1 */
+    uint64_t bytes;   /* of the whole tensor */
+    const void *data; /* not owned */
 };
 
 const struct tensor_format *tensor_format(enum tensor_type type);
@@ -66,7 +66,8 @@ static inline uint64_t tensor_row_bytes(const struct tensor_format *f, uint64_t 
  * Python package's dequantize. The reference for every kernel. */
 void tensor_dequantise(enum tensor_type type, const void *src, float *dst, size_t n);
 
-/* IEEE 754 half and bfloat16 to and from F32; to half rounds to nearest even, overflow to infinity. */
+/* IEEE 754 half and bfloat16 to and from F32; to half rounds to nearest even, overflow to infinity.
+ */
 float f16_to_f32(uint16_t h);
 uint16_t f32_to_f16(float f);
 float bf16_to_f32(uint16_t b);

@@ -161,8 +161,8 @@ void arch_common(struct arch_builder *b) {
             arch_fail(b, STATUS_UNSUPPORTED, "attention.value_length",
                       "keys and values of different size are not supported");
         if (y->head_dim < 8 || y->head_dim > 1024 || y->head_dim % 2 != 0)
-            arch_fail(b, STATUS_UNSUPPORTED, "attention.key_length", "head size %u is not supported",
-                      y->head_dim);
+            arch_fail(b, STATUS_UNSUPPORTED, "attention.key_length",
+                      "head size %u is not supported", y->head_dim);
         y->attn_scale = 1.0f / sqrtf((float)y->head_dim);
         y->residual_scale = 1;
         y->d_ff = per_layer(b, "feed_forward_length", l, 1 << 18, 0);

@@ -1,9 +1,9 @@
-/* arch.h: from a GGUF's keys and tensors to a plan. One short file an architecture (arch_*.c): it sets
- * what is particular and calls the shared readers below.
+/* arch.h: from a GGUF's keys and tensors to a plan. One short file an architecture (arch_*.c): it
+ * sets what is particular and calls the shared readers below.
  *
- * Failures are collected: the first one is kept in `b->status` and `*b->error`, later calls do nothing,
- * and the builder is asked once at the end. Hostile input: every tensor's shape is checked against
- * the plan; every number has a range.
+ * Failures are collected: the first one is kept in `b->status` and `*b->error`, later calls do
+ * nothing, and the builder is asked once at the end. Hostile input: every tensor's shape is checked
+ * against the plan; every number has a range.
  */
 #ifndef LAC_MODELS_ARCH_H
 #define LAC_MODELS_ARCH_H
@@ -39,7 +39,8 @@ uint32_t arch_u32_or(struct arch_builder *b, const char *key, uint32_t lo, uint3
 float arch_f32_or(struct arch_builder *b, const char *key, double lo, double hi, double fallback);
 
 /* Tensors. `shape` is checked; an absent optional tensor gives NULL. */
-const struct tensor *arch_vector(struct arch_builder *b, const char *name, uint32_t n, bool required);
+const struct tensor *arch_vector(struct arch_builder *b, const char *name, uint32_t n,
+                                 bool required);
 struct weight arch_matrix(struct arch_builder *b, const char *name, uint32_t k, uint32_t n);
 /* Rows [row0, row0 + n) of a fused matrix with n_total rows. */
 struct weight arch_slice(struct arch_builder *b, const char *name, uint32_t k, uint32_t n_total,

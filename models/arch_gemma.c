@@ -29,8 +29,7 @@ void arch_gemma2(struct arch_builder *b) {
         y->attn_softcap = softcap;
         if (l % 2 == 0) y->window = window;
         /* The 27B model (46 layers) scales by the model width over the heads, not the head size. */
-        if (p->n_layers == 46)
-            y->attn_scale = 1.0f / sqrtf((float)p->d_model / (float)y->n_heads);
+        if (p->n_layers == 46) y->attn_scale = 1.0f / sqrtf((float)p->d_model / (float)y->n_heads);
     }
 }
 
@@ -53,7 +52,6 @@ void arch_gemma3(struct arch_builder *b) {
             y->window = window;
             y->rope = 1;
         }
-        if (p->n_layers == 62)
-            y->attn_scale = 1.0f / sqrtf((float)p->d_model / (float)y->n_heads);
+        if (p->n_layers == 62) y->attn_scale = 1.0f / sqrtf((float)p->d_model / (float)y->n_heads);
     }
 }

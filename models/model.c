@@ -83,6 +83,12 @@ void model_close(struct model *m) {
     free(m);
 }
 
-const struct plan *model_plan(const struct model *m) { return &m->plan; }
-struct gguf *model_gguf(struct model *m) { return m->gguf; }
-const char *model_path(const struct model *m) { return m->path; }
+const struct plan *model_plan(const struct model *m) {
+    return &m->plan;
+}
+struct gguf *model_gguf(struct model *m) {
+    return m->gguf;
+}
+const char *model_path(const struct model *m) {
+    return m->path;
+}

@@ -133,8 +133,8 @@ LAC_MUST_USE enum status tokenizer_encode(const struct tokenizer *t, struct chor
                                           const char *text, size_t len, unsigned flags,
                                           struct token_list *out, struct error *e);
 
-/* The same for a text that spans[n_spans] cover (text_span.h): with TOKENIZE_SPECIAL, a control token
- * is recognised only where no byte of it is a user's. spans == NULL: no byte is. */
+/* The same for a text that spans[n_spans] cover (text_span.h): with TOKENIZE_SPECIAL, a control
+ * token is recognised only where no byte of it is a user's. spans == NULL: no byte is. */
 LAC_MUST_USE enum status tokenizer_encode_spans(const struct tokenizer *t, struct chore *c,
                                                 const char *text, size_t len,
                                                 const struct text_span *spans, size_t n_spans,

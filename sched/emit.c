@@ -167,8 +167,9 @@ bool emit_token(struct emit *m, struct emit_scratch *s, struct answer *a, const 
 }
 
 bool emit_end(struct emit *m, struct emit_scratch *s, struct answer *a) {
-    /* Bytes of a character that the last token left open are not text: the answer is a prefix of what
-     * it would have been, not that with U+FFFD at its end. Their tokens' logprobs carry them. */
+    /* Bytes of a character that the last token left open are not text: the answer is a prefix of
+     * what it would have been, not that with U+FFFD at its end. Their tokens' logprobs carry them.
+     */
     buffer_clear(&s->text);
     const bool stopped = append(m, s, a, true);
     m->n_held = 0;

@@ -40,8 +40,8 @@ struct sched_config {
     uint64_t
         prefill_budget_ns;   /* time a step may spend on prefill beside running decodes; 0: 10 ms */
     uint64_t chore_slice_ns; /* longest run of a chore without a look at the ring; 0: 200 us */
-    const uint64_t *heap_bytes; /* alloc/heap.h: counted between first and last token; or NULL */
-    uint64_t kv_domain;      /* hash of model, numerics, KV format */
+    const uint64_t *heap_bytes;    /* alloc/heap.h: counted between first and last token; or NULL */
+    uint64_t kv_domain;            /* hash of model, numerics, KV format */
     uint64_t (*now_ns)(void *arg); /* the clock (a simulator's in tests) */
     void *now_arg;
 };

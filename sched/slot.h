@@ -64,7 +64,7 @@ struct slots_config {
     const struct tokenizer *tokenizer;
     const struct kv_store *kv;
     struct metrics *metrics;
-    struct flight *flight; /* [max_batch] slots */
+    struct flight *flight;      /* [max_batch] slots */
     const uint64_t *heap_bytes; /* general-heap bytes taken so far (alloc/heap.h), or NULL */
     uint32_t n_ctx, n_vocab, max_batch;
 };

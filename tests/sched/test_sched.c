@@ -97,7 +97,7 @@ static bool on_writable(void *user) {
     return !((struct client *)user)->paused;
 }
 
-static const struct request_sink sink = {on_started, on_delta,  on_finish,  on_tokens, NULL,
+static const struct request_sink sink = {on_started, on_delta,  on_finish,  on_tokens,  NULL,
                                          on_done,    on_failed, on_release, on_writable};
 
 /* ---- set-up ---- */

@@ -267,7 +267,7 @@ static bool on_writable(void *user) {
     return *k->clock_ns >= k->sulks_until_ns;
 }
 
-static const struct request_sink sink = {on_started, on_delta,  on_finish,  on_tokens, NULL,
+static const struct request_sink sink = {on_started, on_delta,  on_finish,  on_tokens,  NULL,
                                          on_done,    on_failed, on_release, on_writable};
 
 /* ---- one run ---- */
