@@ -7,6 +7,9 @@
  * sending side shut down, and what still arrives is dropped for a short time, so that the answer is
  * not lost to a reset.
  *
+ * A client that closes its sending side while it waits for an answer counts as gone: it cannot be
+ * told from one that left.
+ *
  * Time: a head must be complete within head_ns of its first byte; a body must move by 16 KiB (or
  * end) within body_ns; a kept connection may idle idle_ns; a send must move within write_ns.
  * Ownership: `connections` owns everything here; the application may hang its own state on

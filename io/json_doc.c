@@ -61,6 +61,10 @@ enum status json_doc_read(struct json_doc *d, const struct body *body, struct ch
     d->root =
         json_load_callback(read_condensed, &src, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
     if (src.cancelled) return error_set(e, STATUS_GONE, NULL, "cancelled");
+    /* Where the heap ends, jansson may fail without a word. */
+    if (d->root == NULL &&
+        (json_error_code(&why) == json_error_out_of_memory || why.text[0] == '\0'))
+        return error_set(e, STATUS_NO_MEMORY, NULL, "no memory to read the body");
     if (d->root == NULL) {
         const size_t at = why.position > 0 ? (size_t)why.position - 1 : 0;
         char text[120];
