@@ -105,6 +105,7 @@ enum status service_open(const struct service_options *o, struct service **out, 
         .max_outputs = o->max_batch + STEP_TOP,
         .max_copies = o->max_batch * PLAN_MAX_GROUPS,
         .max_profiles = 1,
+        .max_taps = o->max_batch,
     };
     g.between = o->between;
     g.between_arg = o->between_arg;

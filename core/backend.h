@@ -1,7 +1,12 @@
 /* backend.h: who computes a step. The loop thread is the only caller; a backend has at most one
  * step in flight (the scheduler prepares the next meanwhile).
  *
- * Life: footprint(cfg) -> init(mem, cfg) -> {publish, submit, poll}* -> drain -> destroy.
+ * Life: footprint(cfg) -> init(mem, cfg) -> {publish, retire, submit, poll}* -> drain -> destroy.
+ * publish() makes the heads of one policy epoch usable; steps name the epoch, so that requests
+ * pinned to an older one go on with theirs until retire(). Epoch 0 has no heads and needs no
+ * publishing. The heads stay the caller's and unchanged until retire() or destroy(); errors:
+ * STATUS_UNSUPPORTED names a head that the backend cannot run (nothing is published then),
+ * STATUS_NO_MEMORY.
  * submit() takes a filled step (core/step.h) and returns; poll() returns it when its outputs are
  * written, NULL before. The CPU backend computes inside submit(), with the calling thread as worker
  * 0; a GPU backend signals `event_fd`, which the loop's ring watches.
@@ -21,7 +26,7 @@
 
 struct page_pool;
 struct worker_pool;
-struct heads; /* router, exit, label and shortlist heads of one policy epoch (core/heads.h) */
+struct heads; /* router, exit, label and shortlist heads of one policy epoch */
 
 /* Numerics classes; part of the fingerprint and of the KV domain. */
 enum activation_format {
@@ -52,7 +57,9 @@ struct backend_config {
 struct backend;
 struct backend_ops {
     const char *name;
-    void (*publish)(struct backend *b, const struct heads *heads);
+    enum status (*publish)(struct backend *b, uint64_t epoch, const struct heads *heads,
+                           struct error *e);
+    void (*retire)(struct backend *b, uint64_t epoch); /* no step in flight names it */
     enum status (*submit)(struct backend *b, struct step *s);
     struct step *(*poll)(struct backend *b);
     void (*drain)(struct backend *b);

@@ -76,6 +76,7 @@ struct request {
     bool add_bos; /* TOKENIZE: add the model's own */
 
     /* EMBEDDING */
+    bool by_model;             /* by the language model; else by the encoder */
     const struct text *inputs; /* [n_inputs], 1 .. REQUEST_MAX_INPUTS */
     uint32_t n_inputs;
     uint32_t dimensions; /* that the client wants; 0: whatever there are */

@@ -14,9 +14,13 @@ static size_t layout(char *base, struct step *s, const struct step_limits *l) {
     size_t at = sizeof *s;
     s->spans = carve(base, &at, l->max_spans, sizeof *s->spans);
     s->ids = carve(base, &at, l->max_rows, sizeof *s->ids);
+    s->first_layers = carve(base, &at, l->max_rows, sizeof *s->first_layers);
+    s->carry_rows = carve(base, &at, l->max_rows, sizeof *s->carry_rows);
+    s->next_layers = carve(base, &at, l->max_rows, sizeof *s->next_layers);
     s->pages = carve(base, &at, l->max_pages, sizeof *s->pages);
     s->outputs = carve(base, &at, l->max_outputs, sizeof *s->outputs);
     s->copies = carve(base, &at, l->max_copies, sizeof *s->copies);
+    s->slot_copies = carve(base, &at, l->max_slot_copies, sizeof *s->slot_copies);
     s->taps = carve(base, &at, l->max_taps, sizeof *s->taps);
     s->profiles = carve(base, &at, l->max_profiles, sizeof *s->profiles);
     s->exits = carve(base, &at, l->max_exits, sizeof *s->exits);
@@ -42,11 +46,11 @@ struct step *step_init(void *mem, const struct step_limits *limits) {
 void step_clear(struct step *s, uint32_t n_layers) {
     CHECK(n_layers <= PLAN_MAX_LAYERS);
     s->n_spans = s->n_rows = s->n_outputs = s->n_pages = s->n_copies = s->n_taps = 0;
-    s->n_exits = s->n_gates = s->n_gate_pages = 0;
+    s->n_slot_copies = s->n_exits = s->n_gates = s->n_gate_pages = 0;
+    s->epoch = 0;
     s->n_profiles = 1;
     memset(&s->profiles[0], 0, sizeof s->profiles[0]);
     for (uint32_t l = 0; l < n_layers; l++) s->profiles[0].layers[l / 64] |= UINT64_C(1) << l % 64;
-    s->profiles[0].heads = STEP_NONE;
     s->status = STATUS_OK;
     s->submit_ns = s->done_ns = 0;
 }
@@ -65,6 +69,8 @@ struct span *step_add_span(struct step *s, enum span_kind kind, uint32_t slot,
     p->exit = p->gate = STEP_NONE;
     for (int g = 0; g < PLAN_MAX_GROUPS; g++) p->block_table[g] = STEP_NONE;
     memcpy(s->ids + s->n_rows, ids, n_tokens * sizeof *ids);
+    memset(s->first_layers + s->n_rows, 0, n_tokens * sizeof *s->first_layers);
+    memset(s->carry_rows + s->n_rows, 0, n_tokens * sizeof *s->carry_rows);
     s->n_rows += n_tokens;
     return p;
 }
@@ -75,6 +81,7 @@ struct output *step_add_output(struct step *s, uint32_t row) {
     struct output *o = &s->outputs[s->n_outputs++];
     memset(o, 0, sizeof *o);
     o->row = row;
+    o->head = STEP_NONE;
     o->sample.target = STEP_NONE;
     o->sample.top_p = 1;
     return o;

@@ -7,10 +7,10 @@
  * on bucketed counts only. The pointers there are (a sample spec's lists, a tap's destination) lead
  * to the host's memory. Spans of different kinds, profiles and sequences mix freely.
  *
- * Order inside a step: page copies, then spans. A span's KV is written at its positions before its
- * rows attend; a row attends to positions <= its own. A position may be written again by a later
- * step (rollback, rejected draft): nothing after the last written position is read. Two spans of
- * one step never write the same page; a span may read pages that others read.
+ * Order inside a step: page copies and slot copies, then spans. A span's KV is written at its
+ * positions before its rows attend; a row attends to positions <= its own. A position may be
+ * written again by a later step (rollback, rejected draft): nothing after the last written position
+ * is read. Two spans of one step never write the same page; a span may read pages that others read.
  *
  * Bits: an output is a function of (plan, numerics, the sequence's tokens, its profile, its sample
  * spec). It does not depend on what else is in the step, on how the sequence was cut into spans, on
@@ -18,6 +18,16 @@
  *
  * Memory: the caller owns the step (step_footprint, step_init); arrays have the fixed capacities of
  * step_limits. Pointers inside a sample spec stay valid and unchanged from submit to completion.
+ *
+ * Depth. A row runs the layers of its profile from first_layers[row] on and leaves at the first
+ * decision point whose threshold it passes (its span's exit policy). That is known on the device
+ * only, so what an exited row still owes is data too: it goes on running layer l (with the same
+ * bits as if it had never left) iff a later row of its span runs l, or the span says `pay`; its
+ * output stays the one drawn where it left. next_layers[row] says where it stands after the step;
+ * if that is not n_layers and its policy does not fill, its hidden state is kept in the slot's
+ * carry row carry_rows[row], from which a later step resumes it (first_layers[row] =
+ * next_layers[row]). Since the rows of a span ascend in position, a row that runs deeper than the
+ * owed ones before it pays for them in the same layer, before its own attention reads their keys.
  */
 #ifndef LAC_CORE_STEP_H
 #define LAC_CORE_STEP_H
@@ -32,13 +42,15 @@
 #include "core/status.h"
 
 enum {
-    STEP_TOP = 20,       /* best ids reported with every output */
-    STEP_CARRY_ROWS = 8, /* hidden states kept per slot: the most a sequence may owe */
+    STEP_TOP = 20,         /* best ids reported with every output */
+    STEP_CARRY_ROWS = 8,   /* hidden states kept per slot: the most a sequence may owe */
+    STEP_GATE_REFRESH = 5, /* page choices are made at positions divisible by it */
+    STEP_GATE_KEPT = 80,   /* positions whose choices a slot keeps; more than may be withdrawn */
 };
 #define STEP_NONE UINT32_MAX
 
 /* All kinds compute the same thing; the kind names the purpose, for metrics and explanations.
- * SETTLE resumes rows whose first layers were computed by an earlier step (`first_layer`). */
+ * SETTLE resumes rows whose first layers were computed by an earlier step. */
 enum span_kind {
     SPAN_PREFILL,
     SPAN_DECODE,
@@ -52,7 +64,6 @@ enum span_kind {
 struct depth_profile {
     uint64_t layers[PLAN_MAX_LAYERS / 64];          /* bit l: layer l runs */
     uint64_t decision_points[PLAN_MAX_LAYERS / 64]; /* bit l: may end after layer l */
-    uint32_t heads; /* index into the published heads, or STEP_NONE */
 };
 
 struct span {
@@ -65,24 +76,32 @@ struct span {
      * position 0; page i holds positions [16 i, 16 i + 16). Pages that no row of this span can see
      * (before the window) may be PAGE_NONE. */
     uint32_t block_table[PLAN_MAX_GROUPS];
-    uint32_t n_pages;     /* entries per group */
-    uint32_t profile;     /* index into step.profiles */
-    uint32_t exit;        /* index into step.exits, or STEP_NONE */
-    uint32_t gate;        /* index into step.gates, or STEP_NONE: full attention */
-    uint16_t first_layer; /* 0: start from the embeddings of `ids`; else from carry rows */
-    uint8_t carry_row; /* first carry row read (first_layer > 0) or written (rows that end early) */
+    uint32_t n_pages; /* entries per group */
+    uint32_t profile; /* index into step.profiles */
+    uint32_t exit;    /* index into step.exits, or STEP_NONE */
+    uint32_t gate;    /* index into step.gates, or STEP_NONE: full attention */
+    bool pay;         /* rows that exited run on to the end of their profile */
 };
 
 /* May a row end early: thresholds by decision point, compared in FP32. */
 struct exit_policy {
-    uint32_t heads;      /* index into the published heads */
+    uint32_t head; /* first of the epoch's heads (backend publish); later ones follow by rank */
     float threshold[32]; /* by rank of the decision point */
     bool filled;         /* K and V of skipped layers come from fitted maps (else they are owed) */
 };
 
-/* Which sealed pages a row attends to besides the always-attended ones. */
+/* Which pages a row attends to in layers >= dense_layers, from first_position on (rows before it
+ * attend to everything). Always: the first sink_pages of the sequence, the anchors, and the row's
+ * own page with the recent_pages - 1 before it. The other pages before the row's recent ones are
+ * candidates (they are whole by then, sealed or not): the budget_pages best by score, ties to the
+ * lower page. A choice is made per layer and KV head with the query of one position and serves the
+ * positions after it: position p uses that of max(first_position, p - p % STEP_GATE_REFRESH).
+ * Choices are kept in the slot by position, STEP_GATE_KEPT positions back, so verifying k tokens
+ * chooses what decoding them would, and a rollback within that finds them again. */
 struct gate_policy {
-    uint32_t always_first, n_always; /* range in step.gate_pages (page indices of the sequence) */
+    uint32_t first_position;
+    uint32_t sink_pages, recent_pages;
+    uint32_t first_anchor, n_anchors; /* range in step.gate_pages (page indices of the sequence) */
     uint32_t budget_pages;
     uint32_t dense_layers; /* first layers with full attention */
 };
@@ -119,6 +138,10 @@ struct top_logit {
 struct output {
     /* asked */
     uint32_t row; /* the step's row whose logits are used; the token stands at its position + 1 */
+    /* Whose logits: STEP_NONE the model's own head, else one of the epoch's heads. A row that left
+     * at a decision point uses its exit's head. first_layers[row] == n_layers: this head alone,
+     * over the row's carried state. */
+    uint32_t head;
     struct sample_spec sample;
     /* answered; logprob, lse, top and entropy are those of the raw logits */
     uint32_t token;
@@ -131,40 +154,57 @@ struct output {
     struct top_logit top[STEP_TOP]; /* logits descending, ties to the lower id */
 };
 
-/* Hidden states after a layer, handed back as F32. */
-enum tap_mode { TAP_KEEP, TAP_MEAN };
+/* Hidden states after a layer, handed back as F32. SUM adds the rows, in order, to the sums of
+ * their pages, so that what is summed up does not depend on how a prompt was cut into spans; the
+ * caller zeroes a page's sum before its first position. */
+enum tap_mode { TAP_KEEP, TAP_SUM };
 struct tap {
-    uint32_t layer; /* after this layer; n_layers: after the output norm */
-    uint32_t first_row, n_rows;
+    uint32_t layer;             /* after this layer; n_layers: after the output norm */
+    uint32_t first_row, n_rows; /* of one span */
     enum tap_mode mode;
-    float *out; /* KEEP: [n_rows, d_model]; MEAN: [d_model]. Caller's memory */
+    bool normalised; /* each row is divided by its root mean square (plan's epsilon) first */
+    float *out;      /* KEEP: [n_rows, d_model]; SUM: [pages the rows touch, d_model]. Caller's */
 };
 
 struct page_copy {
     uint32_t group, from, to;
 };
 
+/* A forked choice takes over what the backend keeps of the other: carry rows, page choices, the
+ * monitor's last states. */
+struct slot_copy {
+    uint32_t from, to;
+};
+
 struct step_limits {
     uint32_t max_spans, max_rows, max_outputs, max_pages, max_copies, max_taps;
-    uint32_t max_profiles, max_exits, max_gates, max_gate_pages;
+    uint32_t max_slot_copies, max_profiles, max_exits, max_gates, max_gate_pages;
+    /* Over all outputs of a step, and rows over all taps: a device backend sizes its block by them.
+     */
+    uint32_t max_biases, max_bitmaps, max_tap_rows;
 };
 
 struct step {
     struct step_limits limits;
     uint32_t n_spans, n_rows, n_outputs, n_pages, n_copies, n_taps;
-    uint32_t n_profiles, n_exits, n_gates, n_gate_pages;
+    uint32_t n_slot_copies, n_profiles, n_exits, n_gates, n_gate_pages;
+    uint64_t epoch; /* whose heads are meant */
     struct span *spans;
     uint32_t *ids;          /* [n_rows] */
+    uint16_t *first_layers; /* [n_rows] 0: from the embedding of ids; else from carry_rows */
+    uint8_t *carry_rows;    /* [n_rows] of the span's slot: read (first_layers > 0), and written */
     uint32_t *pages;        /* block tables */
     struct output *outputs; /* rows ascending */
     struct page_copy *copies;
+    struct slot_copy *slot_copies;
     struct tap *taps;
     struct depth_profile *profiles;
     struct exit_policy *exits;
     struct gate_policy *gates;
     uint32_t *gate_pages;
     /* answered */
-    enum status status; /* STATUS_DEVICE: no output may be used, pages written are suspect */
+    uint16_t *next_layers; /* [n_rows] the layer that the row runs next; n_layers: none */
+    enum status status;    /* STATUS_DEVICE: no output may be used, pages written are suspect */
     uint64_t submit_ns, done_ns;
 };
 
@@ -175,7 +215,7 @@ void step_clear(struct step *s, uint32_t n_layers);
 /* Appends a zeroed span with STEP_NONE fields and its rows; CHECKs the limits. ids are copied. */
 struct span *step_add_span(struct step *s, enum span_kind kind, uint32_t slot,
                            uint32_t first_position, const uint32_t *ids, uint32_t n_tokens);
-/* Appends an output with purpose RNG_SAMPLE, arg-max, no target. */
+/* Appends an output of the full head with purpose RNG_SAMPLE, arg-max, no target. */
 struct output *step_add_output(struct step *s, uint32_t row);
 
 #endif

@@ -22,22 +22,16 @@ static json_t *get(const struct json_doc *d, const char *field) {
     return v != NULL && json_is_null(v) ? NULL : v;
 }
 
-static enum status parse_model(const struct json_doc *d, const char *model_name,
-                               const char *encoder_name, struct error *e) {
+static enum status parse_model(const struct json_doc *d, struct openai_request *r,
+                               const char *model_name, const char *encoder_name, struct error *e) {
     const json_t *v = get(d, "model");
     if (!json_is_string(v))
-        return error_set(e, STATUS_INVALID, "model", "model must be a string, the encoder's name");
+        return error_set(e, STATUS_INVALID, "model",
+                         "model must be a string: the encoder's or the served model's name");
     if (encoder_name != NULL && json_doc_equals(d, v, encoder_name)) return STATUS_OK;
-    if (!json_doc_equals(d, v, model_name) && !json_doc_equals(d, v, "default"))
-        return error_set(e, STATUS_NOT_FOUND, "model",
-                         "the model does not exist here; see /v1/models");
-    if (encoder_name == NULL)
-        return error_set(e, STATUS_UNSUPPORTED, "model",
-                         "this server has no encoder for embeddings; it was started without "
-                         "--encoder");
-    return error_set(e, STATUS_UNSUPPORTED, "model",
-                     "embeddings of the language model are not supported; the encoder is %s",
-                     encoder_name);
+    r->base.by_model = json_doc_equals(d, v, model_name) || json_doc_equals(d, v, "default");
+    if (r->base.by_model) return STATUS_OK;
+    return error_set(e, STATUS_NOT_FOUND, "model", "the model does not exist here; see /v1/models");
 }
 
 static enum status parse_options(const struct json_doc *d, struct openai_request *r,
@@ -67,7 +61,7 @@ static enum status take_text(struct json_doc *d, const json_t *v, struct openai_
                              struct text *out, struct error *e) {
     if (json_is_integer(v) || json_is_array(v))
         return error_set(e, STATUS_UNSUPPORTED, "input",
-                         "input must be text; the encoder takes no token ids");
+                         "input must be text; token ids are not taken");
     if (!json_is_string(v))
         return error_set(e, STATUS_INVALID, "input", "input must be a string or a list of strings");
     const enum status st = json_doc_text(d, v, &r->arena, out, e);
@@ -108,7 +102,7 @@ enum status embeddings_parse(struct openai_request *r, const struct body *body,
     r->n_prompts = 1;
     struct json_doc d = {0};
     enum status st = json_doc_read(&d, body, chore, e);
-    if (st == STATUS_OK) st = parse_model(&d, model_name, encoder_name, e);
+    if (st == STATUS_OK) st = parse_model(&d, r, model_name, encoder_name, e);
     if (st == STATUS_OK) st = parse_options(&d, r, e);
     if (st == STATUS_OK) st = parse_input(&d, r, e);
     json_doc_free(&d);
@@ -183,7 +177,8 @@ static bool write_tail(struct exchange *x) {
     buffer_init_fixed(&b, mem, sizeof mem);
     buffer_puts(&b, "],\"model\":");
     json_write_begin(&j, &b);
-    json_write_string(&j, x->server->encoder_name);
+    json_write_string(&j,
+                      x->request.base.by_model ? x->server->model_name : x->server->encoder_name);
     buffer_printf(&b, ",\"usage\":{\"prompt_tokens\":%u,\"total_tokens\":%u}}",
                   x->usage.prompt_tokens, x->usage.prompt_tokens);
     CHECK(!b.full);

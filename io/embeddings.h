@@ -1,9 +1,9 @@
 /* embeddings.h: OpenAI's /v1/embeddings: what the body may say, and how the answer is written.
  *
  * `input` is a text or a list of 1 to REQUEST_MAX_INPUTS texts, none empty; token ids are refused,
- * because the encoder's are not the language model's. `model` must be given: the encoder's name.
- * The served model's name and `default` are refused, as this build has no embeddings of the
- * language model. `encoding_format` is "float" (the default) or "base64" (of little-endian F32).
+ * because the encoder's are not the language model's. `model` must be given: the encoder's name, or
+ * the served model's name or `default` for mean-pooled states of the language model.
+ * `encoding_format` is "float" (the default) or "base64" (of little-endian F32).
  * Ownership and errors as in io/openai.h.
  */
 #ifndef LAC_IO_EMBEDDINGS_H
@@ -18,7 +18,7 @@
 
 struct exchange; /* io/server_state.h */
 
-/* encoder_name NULL: there is none, and every request is refused. */
+/* encoder_name NULL: there is none. */
 enum status embeddings_parse(struct openai_request *r, const struct body *body,
                              const char *model_name, const char *encoder_name, struct chore *chore,
                              struct error *e);

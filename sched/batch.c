@@ -18,6 +18,7 @@ static enum status check_limits(const struct slots *t, const struct step_limits 
         {"max_copies", l->max_copies, n * groups},
         {"max_pages", l->max_pages, n * groups * pages_for(t->cfg.n_ctx)},
         {"max_profiles", l->max_profiles, 1},
+        {"max_taps", l->max_taps, n},
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (rules[i].have < rules[i].need)
@@ -29,20 +30,24 @@ static enum status check_limits(const struct slots *t, const struct step_limits 
 }
 
 enum status batch_open(struct batch *b, const struct slots *t, const struct step_limits *limits,
-                       uint32_t n_layers, struct error *e) {
+                       const struct plan *plan, struct error *e) {
     memset(b, 0, sizeof *b);
     const enum status st = check_limits(t, limits, e);
     if (st != STATUS_OK) return st;
     void *mem = aligned_alloc(64, (step_footprint(limits) + 63) & ~(size_t)63);
     b->items = calloc(limits->max_spans, sizeof *b->items);
     b->order = calloc(t->cfg.max_batch, sizeof *b->order);
-    if (mem == NULL || b->items == NULL || b->order == NULL) {
+    /* A span touches at most one page more at each end than its rows fill. */
+    const size_t sums = limits->max_rows / KV_PAGE_TOKENS + 2 * (size_t)t->cfg.max_batch;
+    b->sums = calloc(sums * plan->d_model, sizeof *b->sums);
+    if (mem == NULL || b->items == NULL || b->order == NULL || b->sums == NULL) {
         free(mem);
         batch_close(b);
         return error_set(e, STATUS_NO_MEMORY, NULL, "out of memory for a step");
     }
     b->step = step_init(mem, limits);
-    b->n_layers = n_layers;
+    b->n_layers = plan->n_layers;
+    b->d_model = plan->d_model;
     cost_init(&b->cost);
     return STATUS_OK;
 }
@@ -51,6 +56,7 @@ void batch_close(struct batch *b) {
     free(b->step);
     free(b->items);
     free(b->order);
+    free(b->sums);
     memset(b, 0, sizeof *b);
 }
 
@@ -93,7 +99,8 @@ static uint32_t prefills_in_order(struct batch *b, struct slots *t) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < t->cfg.max_batch; i++) {
         struct slot *s = &t->slots[i];
-        if (s->phase != SLOT_PREFILL || s->paused) continue;
+        const bool prefills = s->phase == SLOT_PREFILL || s->phase == SLOT_ENCODE;
+        if (!prefills || s->paused) continue;
         uint32_t at = n++;
         for (; at > 0 && b->order[at - 1]->served > s->served; at--)
             b->order[at] = b->order[at - 1];
@@ -106,6 +113,7 @@ static uint32_t prefills_in_order(struct batch *b, struct slots *t) {
 static uint32_t rows_with_outputs(const struct batch *b, const struct slot *s, uint32_t rows,
                                   uint32_t left) {
     const uint32_t room = b->step->limits.max_outputs - b->step->n_outputs;
+    if (s->phase == SLOT_ENCODE) return rows;
     const uint32_t last = s->max_tokens > 0 ? s->n_choices : s->score_prompt ? 1 : 0;
     if (s->score_prompt && rows > room) rows = room;
     const uint32_t before = s->score_prompt && rows > 0 ? rows - 1 : 0;
@@ -146,9 +154,28 @@ static void add_prefill(struct batch *b, struct slots *t, struct slot *s, uint32
     s->served = b->n_steps;
 }
 
+static void add_encode(struct batch *b, struct slots *t, struct slot *s, uint32_t rows) {
+    const uint32_t first = t->choices[s->choices[0]].sequence.n_computed;
+    float *sums = b->sums + (size_t)b->n_sums * b->d_model;
+    struct step *step = b->step;
+    encode_before(&s->encode, first, rows, sums);
+    b->n_sums += encode_pages(first, rows);
+    CHECK(step->n_taps < step->limits.max_taps);
+    step->taps[step->n_taps++] = (struct tap){
+        .layer = b->n_layers,
+        .first_row = step->n_rows,
+        .n_rows = rows,
+        .mode = TAP_SUM,
+        .out = sums,
+    };
+    add(b, t, s, 0, SPAN_ENCODE, rows);
+    b->items[b->n_items - 1].sums = sums;
+    s->served = b->n_steps;
+}
+
 bool batch_build(struct batch *b, struct slots *t, uint64_t budget_ns) {
     step_clear(b->step, b->n_layers);
-    b->n_items = b->n_decodes = 0;
+    b->n_items = b->n_decodes = b->n_sums = 0;
     b->work = (struct cost_work){0};
     b->n_steps++;
     for (uint32_t i = 0; i < t->cfg.max_batch; i++)
@@ -160,7 +187,10 @@ bool batch_build(struct batch *b, struct slots *t, uint64_t budget_ns) {
         const double before = cost_ns(&b->cost, b->work);
         const uint32_t rows = chunk_rows(b, t, b->order[i], left_ns / (n - i));
         if (rows == 0) continue;
-        add_prefill(b, t, b->order[i], rows);
+        if (b->order[i]->phase == SLOT_ENCODE)
+            add_encode(b, t, b->order[i], rows);
+        else
+            add_prefill(b, t, b->order[i], rows);
         left_ns -= cost_ns(&b->cost, b->work) - before;
     }
     return b->n_items > 0;

@@ -6,8 +6,8 @@
  * goes to the next. A chunk is at least 16 rows (or the rest), and ends on a page's edge when it
  * can.
  *
- * Memory: allocated at open, with the step. The limits must hold one span, row, output, and copy
- * per group for every choice, and all block tables: batch_open says which does not
+ * Memory: allocated at open, with the step. The limits must hold one span, row, output, tap,
+ * and copy per group for every choice, and all block tables: batch_open says which does not
  * (STATUS_INVALID).
  */
 #ifndef LAC_SCHED_BATCH_H
@@ -22,6 +22,7 @@ struct batch_item {
     struct slot *slot;
     uint32_t choice; /* index among the slot's choices */
     uint32_t first_row, n_rows, first_output, n_outputs, n_copies;
+    float *sums; /* SLOT_ENCODE: where the span's states are summed, else NULL */
 };
 
 struct batch {
@@ -32,11 +33,13 @@ struct batch {
     struct cost_work work;
     struct cost_model cost;
     uint64_t n_steps;
-    uint32_t n_layers;
+    uint32_t n_layers, d_model;
+    float *sums; /* [pages that a step's rows can touch, d_model] */
+    uint32_t n_sums;
 };
 
 enum status batch_open(struct batch *b, const struct slots *t, const struct step_limits *limits,
-                       uint32_t n_layers, struct error *e);
+                       const struct plan *plan, struct error *e);
 void batch_close(struct batch *b);
 
 /* Fills the step; false if there is nothing to do. */

@@ -1,4 +1,5 @@
-/* embed.h: the texts of one embeddings request, encoded by several chores at once.
+/* embed.h: the texts of one embeddings request for the encoder, encoded by several chores at once
+ * (sched/encode.h has the language model's).
  *
  * A job is made when the request is submitted and holds room for all its vectors. Each of its
  * chores takes the next text that nobody has taken, until none is left; which chore encodes a text

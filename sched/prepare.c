@@ -183,6 +183,33 @@ static enum status run_detokenize(struct chore *c, const struct prepare_model *m
     return error_set(e, STATUS_TOO_LARGE, "tokens", "the text is too long");
 }
 
+/* All texts one behind the other, each as a prompt of its own. */
+static enum status prepare_texts(struct chore *c, const struct prepare_model *m,
+                                 const struct request *r, struct prepared *p, struct error *e) {
+    if (r->dimensions != 0 && r->dimensions != m->d_model)
+        return error_set(e, STATUS_INVALID, "dimensions", "this model's vectors have %u",
+                         m->d_model);
+    p->ends = malloc(r->n_inputs * sizeof *p->ends);
+    if (p->ends == NULL) return error_set(e, STATUS_NO_MEMORY, NULL, "out of memory");
+    for (uint32_t i = 0; i < r->n_inputs; i++) {
+        const size_t before = p->tokens.n;
+        const enum status st = tokenizer_encode(m->tokenizer, c, r->inputs[i].data,
+                                                r->inputs[i].len, TOKENIZE_BOS, &p->tokens, e);
+        if (st != STATUS_OK) return st;
+        const size_t n = p->tokens.n - before;
+        const uint64_t pages = n <= m->n_ctx ? pages_for((uint32_t)n) : 0;
+        if (n == 0) return error_set(e, STATUS_INVALID, "input", "text %u has no tokens", i);
+        if (n > m->n_ctx || pages > m->n_pages)
+            return error_set(e, STATUS_CONTEXT_LENGTH, "input",
+                             "text %u has %zu tokens; this model's context holds %u", i, n,
+                             n > m->n_ctx ? m->n_ctx : m->n_pages * KV_PAGE_TOKENS);
+        if (p->tokens.n > UINT32_MAX)
+            return error_set(e, STATUS_TOO_LARGE, "input", "the texts are too long");
+        p->ends[i] = (uint32_t)p->tokens.n;
+    }
+    return STATUS_OK;
+}
+
 /* Frees here, on a worker, what the loop thread has no use for: after a large text it is much. */
 static void give_back(struct prepared *p) {
     const struct token_list kept = {.ids = p->tokens.ids, .n = p->tokens.n, .cap = p->tokens.cap};
@@ -202,7 +229,9 @@ void prepare_run(struct chore *c, void *arg) {
     const struct request *r = w->request;
     struct prepared *p = &w->out;
     enum status st;
-    if (r->kind == REQUEST_EMBEDDING) {
+    if (r->kind == REQUEST_EMBEDDING && r->by_model) {
+        st = prepare_texts(c, w->model, r, p, &p->error);
+    } else if (r->kind == REQUEST_EMBEDDING) {
         st = embed_run(c, w->embed, &p->error);
     } else if (r->kind == REQUEST_TOKENIZE) {
         const unsigned flags =
@@ -222,5 +251,6 @@ void prepared_free(struct prepared *p) {
     token_list_free(&p->tokens);
     if (p->text.data != NULL) buffer_free(&p->text);
     free(p->distinct);
+    free(p->ends);
     memset(p, 0, sizeof *p);
 }

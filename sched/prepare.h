@@ -25,14 +25,15 @@ struct embed_job; /* sched/embed.h */
 struct prepare_model {
     const struct tokenizer *tokenizer;
     const struct chat_template *chat_template; /* NULL: none */
-    uint32_t n_vocab, n_ctx, max_choices;
+    uint32_t n_vocab, n_ctx, max_choices, d_model;
     uint32_t n_pages; /* KV pages of the smallest group */
 };
 
 struct prepared {
     enum status status;
     struct error error;
-    struct token_list tokens; /* the prompt; TOKENIZE: the answer */
+    struct token_list tokens; /* the prompt; TOKENIZE: the answer; EMBEDDING: all texts */
+    uint32_t *ends;           /* EMBEDDING by the model: where each text ends in tokens */
     struct buffer text;       /* DETOKENIZE: the answer */
     uint32_t *distinct;       /* the prompt's ids, ascending, when draw_wants_prompt_ids */
     uint32_t n_distinct;
@@ -42,7 +43,7 @@ struct prepared {
 struct prepare {
     const struct prepare_model *model;
     const struct request *request;
-    struct embed_job *embed; /* EMBEDDING, else NULL */
+    struct embed_job *embed; /* EMBEDDING by the encoder, else NULL */
     struct prepared out;
 };
 

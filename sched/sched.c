@@ -110,10 +110,10 @@ static enum status open_parts(struct sched *s, struct error *e) {
         .n_ctx = cfg->n_ctx,
         .n_vocab = cfg->plan->n_vocab,
         .max_batch = cfg->max_batch,
+        .d_model = cfg->plan->d_model,
     };
     if (st == STATUS_OK) st = slots_open(&s->slots, &slots, e);
-    if (st == STATUS_OK)
-        st = batch_open(&s->batch, &s->slots, &cfg->limits, cfg->plan->n_layers, e);
+    if (st == STATUS_OK) st = batch_open(&s->batch, &s->slots, &cfg->limits, cfg->plan, e);
     const struct chores_config chores = {
         .workers = cfg->workers,
         .model = &s->model,
@@ -149,6 +149,7 @@ enum status sched_open(const struct sched_config *cfg, struct sched **out, struc
         .n_vocab = cfg->plan->n_vocab,
         .n_ctx = cfg->n_ctx,
         .max_choices = cfg->max_batch,
+        .d_model = cfg->plan->d_model,
         .n_pages = UINT32_MAX,
     };
     for (uint32_t g = 0; g < s->kv.n_groups; g++) {
@@ -232,7 +233,7 @@ enum status sched_submit(struct sched *s, const struct request *r, const struct 
     const uint32_t name = s->free_names[s->n_free - 1];
     struct entry *x = &s->entries[name];
     x->request = *r;
-    if (r->kind == REQUEST_EMBEDDING) {
+    if (r->kind == REQUEST_EMBEDDING && !r->by_model) {
         const enum status st = embed_make(s->cfg.encoder, &x->request, &x->embed, e);
         if (st != STATUS_OK) return st;
     }
@@ -323,8 +324,9 @@ static void finish_chore(struct sched *s, uint32_t name, const struct prepared *
     else if (!embed_chore_done(s, x, p))
         return;
     x->tokenised_ns = now_of(s);
-    const bool generates = x->request.kind == REQUEST_CHAT || x->request.kind == REQUEST_COMPLETION;
-    if (!x->answer.silent && x->prepared.status == STATUS_OK && generates) {
+    const bool runs = x->request.kind == REQUEST_CHAT || x->request.kind == REQUEST_COMPLETION ||
+                      (x->request.kind == REQUEST_EMBEDDING && x->request.by_model);
+    if (!x->answer.silent && x->prepared.status == STATUS_OK && runs) {
         x->state = ENTRY_READY;
         queue_push(&s->to_start, name, &x->key);
         return;
@@ -443,7 +445,7 @@ static void admit(struct sched *s, uint64_t now) {
             return;
         }
         queue_remove(&s->to_start, name);
-        prepared_free(&x->prepared);
+        if (x->request.kind != REQUEST_EMBEDDING) prepared_free(&x->prepared);
         reap(s);
     }
 }
@@ -481,7 +483,7 @@ static void settle(struct sched *s, struct step *done, uint64_t now) {
                           done->pages[done->spans[i].block_table[0] + done->spans[i].n_pages - 1],
                           0);
         slot_step_done(&s->slots, k->slot, k->choice, k->first_row, k->n_rows,
-                       done->outputs + k->first_output, k->n_outputs, now);
+                       done->outputs + k->first_output, k->n_outputs, k->sums, now);
     }
 }
 

@@ -24,6 +24,13 @@ void sequence_start(struct sequence *q, const uint32_t *tokens, uint32_t n) {
     q->tail = PREFIX_ROOT;
 }
 
+void sequence_restart(struct sequence *q, const uint32_t *tokens, uint32_t n) {
+    CHECK(n <= q->n_ctx && q->n_sealed == 0 && q->n_hit == 0);
+    memcpy(q->tokens, tokens, n * sizeof *tokens);
+    q->n_tokens = q->n_committed = n;
+    q->n_computed = 0;
+}
+
 static uint32_t *page_row(const struct sequence *q, const struct kv_store *kv, uint32_t i) {
     return q->pages + (size_t)i * kv->n_groups;
 }

@@ -5,9 +5,9 @@
  *   n_committed  the commit index: nothing past it is sent, nothing before it changes
  *   n_computed   positions whose KV is in the pages
  *   n_sealed     leading pages that are full, committed, and behind an output that was a number;
- * they may be shared through the prefix cache Pages are shared by reference count and copied before
- * they are written (copy on write). New pages come from a reservation: a count of pages per group,
- * equal in all groups, that admission took from the pool; taking more is a CHECK.
+ * they may be shared through the prefix cache. Pages are shared by reference count and copied
+ * before they are written (copy on write). New pages come from a reservation: a count of pages per
+ * group, equal in all groups, that admission took from the pool; taking more is a CHECK.
  *
  * Memory: the caller's, sequence_footprint() bytes, 8-aligned; nothing allocates.
  * Threads: the loop thread, while no step that names the sequence is in flight.
@@ -50,6 +50,8 @@ void sequence_init(struct sequence *q, void *mem, uint32_t n_ctx);
 
 /* Empty, with these committed tokens. n <= n_ctx. */
 void sequence_start(struct sequence *q, const uint32_t *tokens, uint32_t n);
+/* Other tokens in the same pages, of which none may be sealed or shared. n <= n_ctx. */
+void sequence_restart(struct sequence *q, const uint32_t *tokens, uint32_t n);
 /* Takes leading whole pages from the prefix cache, at most `max_tokens` tokens of them, and returns
  * the number of tokens whose KV is now there. */
 uint32_t sequence_adopt_prefix(struct sequence *q, const struct kv_store *kv, uint32_t max_tokens);

@@ -16,9 +16,10 @@ enum status slots_open(struct slots *t, const struct slots_config *cfg, struct e
     const size_t sequence_bytes = aligned(sequence_footprint(cfg->n_ctx, groups));
     const size_t draw_bytes = aligned(draw_footprint(cfg->n_ctx, cfg->n_vocab));
     const size_t emit_bytes = aligned(emit_footprint());
+    const size_t encode_bytes = aligned(encode_footprint(cfg->d_model));
     t->slots = calloc(n, sizeof *t->slots);
     t->choices = calloc(n, sizeof *t->choices);
-    t->memory = calloc(n, sequence_bytes + draw_bytes + emit_bytes);
+    t->memory = calloc(n, sequence_bytes + draw_bytes + emit_bytes + encode_bytes);
     enum status st = emit_scratch_open(&t->scratch, cfg->tokenizer, e);
     if (t->slots == NULL || t->choices == NULL || t->memory == NULL)
         st = error_set(e, STATUS_NO_MEMORY, NULL, "out of memory for %u slots", n);
@@ -32,6 +33,8 @@ enum status slots_open(struct slots *t, const struct slots_config *cfg, struct e
         draw_init(&t->choices[i].draw, at + sequence_bytes, cfg->n_ctx, cfg->n_vocab);
         emit_init(&t->choices[i].emit, at + sequence_bytes + draw_bytes);
         at += sequence_bytes + draw_bytes + emit_bytes;
+        encode_init(&t->slots[i].encode, at, cfg->d_model);
+        at += encode_bytes;
         t->slots[i].index = i;
     }
     t->n_choices_free = n;
@@ -227,11 +230,34 @@ static bool take_memory(struct slots *t, struct slot *s, const struct slot_start
     return false;
 }
 
+/* An embedding: one sequence, with pages for the longest text, into which no cached page goes. */
+static bool take_encode_memory(struct slots *t, struct slot *s, const struct slot_start *w) {
+    const struct prepared *p = w->prepared;
+    uint32_t longest = 0;
+    for (uint32_t i = 0; i < w->request->n_inputs; i++) {
+        const uint32_t n = p->ends[i] - (i > 0 ? p->ends[i - 1] : 0);
+        if (n > longest) longest = n;
+    }
+    s->n_prompt = (uint32_t)p->tokens.n;
+    s->max_tokens = s->n_cached = 0;
+    s->score_prompt = false;
+    s->n_reserved = 0;
+    if (!reserve(t->cfg.kv, pages_for(longest))) return false;
+    s->n_reserved = pages_for(longest);
+    take_choices(t, s, 1);
+    encode_start(&s->encode, p->tokens.ids, p->ends, w->request->n_inputs);
+    const uint32_t *ids = encode_text(&s->encode, &s->n_prefill);
+    sequence_start(&choice_of(t, s, 0)->sequence, ids, s->n_prefill);
+    return true;
+}
+
 enum status slot_admit(struct slots *t, const struct slot_start *w, uint64_t now) {
     const struct request *r = w->request;
     struct slot *s = find_free(t);
-    if (s == NULL || r->n > t->n_choices_free || !take_memory(t, s, w)) return STATUS_AGAIN;
-    s->phase = r->echo ? SLOT_ECHO : SLOT_PREFILL;
+    const bool encode = r->kind == REQUEST_EMBEDDING;
+    if (s == NULL || r->n > t->n_choices_free) return STATUS_AGAIN;
+    if (!(encode ? take_encode_memory(t, s, w) : take_memory(t, s, w))) return STATUS_AGAIN;
+    s->phase = encode ? SLOT_ENCODE : r->echo ? SLOT_ECHO : SLOT_PREFILL;
     s->name = w->name;
     s->request = r;
     s->answer = w->answer;
@@ -244,7 +270,7 @@ enum status slot_admit(struct slots *t, const struct slot_start *w, uint64_t now
     s->served = w->step;
     s->deadline_missed = s->paused = false;
     stop_set_init(&s->stops, r->stops, r->n_stops);
-    for (uint32_t c = 0; c < s->n_choices; c++) {
+    for (uint32_t c = 0; c < s->n_choices && !encode; c++) {
         struct choice *k = choice_of(t, s, c);
         const struct prepared *p = w->prepared;
         draw_start(&k->draw, r, s->seed, c, p->tokens.ids, s->n_prompt, p->distinct, p->n_distinct);
@@ -252,6 +278,7 @@ enum status slot_admit(struct slots *t, const struct slot_start *w, uint64_t now
     }
     t->n_running++;
     record_start(t, s, w, now);
+    if (encode) return STATUS_OK;
     answer_started(w->answer, s->seed);
     if (s->phase == SLOT_PREFILL && s->n_prefill == 0) finish_all(t, s, now);
     return STATUS_OK;
@@ -310,9 +337,38 @@ static void prefill_done(struct slots *t, struct slot *s, const struct output *o
     for (uint32_t c = 0; c < n; c++) accept(t, s, c, &outputs[c], now);
 }
 
+/* The states of one more stretch of the text at hand are summed. */
+static void encode_done(struct slots *t, struct slot *s, uint32_t first, uint32_t n,
+                        const float *sums, uint64_t now) {
+    struct sequence *q = &choice_of(t, s, 0)->sequence;
+    encode_after(&s->encode, first, n, sums);
+    if (q->n_computed < s->n_prefill) return;
+    if (!encode_finish(&s->encode)) {
+        struct error e;
+        (void)error_set(&e, STATUS_BAD_NUMBER, NULL, "the model's output is not a number");
+        slot_fail(t, s, &e, now);
+        return;
+    }
+    if (!s->answer->silent)
+        s->answer->sink.embedding(s->answer->user, s->encode.text, s->encode.total,
+                                  s->encode.d_model);
+    if (encode_next(&s->encode)) {
+        const uint32_t *ids = encode_text(&s->encode, &s->n_prefill);
+        sequence_restart(q, ids, s->n_prefill);
+        return;
+    }
+    if (s->answer->silent) {
+        end_aborted(t, s, now);
+        return;
+    }
+    record(t, s, now, FLIGHT_FINISH, 0, 0, 0);
+    tell_done(s, now);
+    end(t, s, METRIC_FINISHED, false, now);
+}
+
 void slot_step_done(struct slots *t, struct slot *s, uint32_t c, uint32_t first_row,
                     uint32_t n_rows, const struct output *outputs, uint32_t n_outputs,
-                    uint64_t now) {
+                    const float *sums, uint64_t now) {
     for (uint32_t i = 0; i < n_outputs; i++) {
         if (!outputs[i].bad) continue;
         struct error e;
@@ -324,8 +380,11 @@ void slot_step_done(struct slots *t, struct slot *s, uint32_t c, uint32_t first_
     const uint32_t first_position = q->n_computed;
     sequence_computed(q, t->cfg.kv, n_rows);
     if (n_outputs > 0) sequence_seal(q, t->cfg.kv);
-    if (s->phase == SLOT_PREFILL)
-        record(t, s, now, FLIGHT_PREFILL_CHUNK, c, n_rows, first_position);
+    if (s->phase != SLOT_DECODE) record(t, s, now, FLIGHT_PREFILL_CHUNK, c, n_rows, first_position);
+    if (s->phase == SLOT_ENCODE) {
+        encode_done(t, s, first_position, n_rows, sums, now);
+        return;
+    }
     if (s->phase == SLOT_DECODE) {
         CHECK(n_outputs == 1);
         accept(t, s, c, &outputs[0], now);
@@ -355,7 +414,8 @@ void slot_abort(struct slots *t, struct slot *s, uint64_t now) {
 
 void slot_deadline(struct slots *t, struct slot *s, uint64_t now) {
     s->deadline_missed = true;
-    if (s->request->on_deadline == ON_DEADLINE_TRUNCATE) {
+    /* There is no half of an embedding. */
+    if (s->request->on_deadline == ON_DEADLINE_TRUNCATE && s->phase != SLOT_ENCODE) {
         finish_all(t, s, now);
         return;
     }

@@ -22,11 +22,13 @@
 #include "sched/answer.h"
 #include "sched/draw.h"
 #include "sched/emit.h"
+#include "sched/encode.h"
 #include "sched/prepare.h"
 #include "sched/sequence.h"
 
-/* SLOT_ECHO: the prompt's text is being given back, a bounded number of tokens a turn. */
-enum slot_phase { SLOT_FREE, SLOT_ECHO, SLOT_PREFILL, SLOT_DECODE, SLOT_ENDED };
+/* SLOT_ECHO: the prompt's text is being given back, a bounded number of tokens a turn. SLOT_ENCODE:
+ * an embedding's texts, one after the other. */
+enum slot_phase { SLOT_FREE, SLOT_ECHO, SLOT_PREFILL, SLOT_DECODE, SLOT_ENCODE, SLOT_ENDED };
 enum { SLOT_ECHO_TOKENS = 1024 };
 
 struct choice {
@@ -58,6 +60,7 @@ struct slot {
     bool score_prompt; /* echo with logprobs: every row of the prompt has an output */
     bool deadline_missed;
     struct stop_set stops;
+    struct encode encode;
 };
 
 struct slots_config {
@@ -66,7 +69,7 @@ struct slots_config {
     struct metrics *metrics;
     struct flight *flight;      /* [max_batch] slots */
     const uint64_t *heap_bytes; /* general-heap bytes taken so far (alloc/heap.h), or NULL */
-    uint32_t n_ctx, n_vocab, max_batch;
+    uint32_t n_ctx, n_vocab, max_batch, d_model;
 };
 
 struct slots {
@@ -87,7 +90,8 @@ struct slot_start {
     uint32_t name;
     const struct request *request;
     struct answer *answer;
-    const struct prepared *prepared; /* not needed after slot_admit */
+    const struct prepared *prepared; /* kept for the slot's life by an embedding, else not needed
+                                        after slot_admit */
     uint64_t seed, deadline_ns, queued_ns, tokenised_ns;
     uint64_t step; /* now, in steps */
 };
@@ -105,10 +109,11 @@ static inline bool slot_running(const struct slot *s) {
 }
 
 /* A span of `n_rows` for the slot's choice `c` (index among its choices) was computed; its outputs
- * are outputs[n_outputs], `first_row` the step's row of its first token. */
+ * are outputs[n_outputs], `first_row` the step's row of its first token; SLOT_ENCODE: `sums` are
+ * its states, as encode_after wants them. */
 void slot_step_done(struct slots *t, struct slot *s, uint32_t c, uint32_t first_row,
                     uint32_t n_rows, const struct output *outputs, uint32_t n_outputs,
-                    uint64_t now);
+                    const float *sums, uint64_t now);
 
 void slot_fail(struct slots *t, struct slot *s, const struct error *e, uint64_t now);
 void slot_abort(struct slots *t, struct slot *s, uint64_t now);

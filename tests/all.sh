@@ -4,6 +4,7 @@
 cd "$(dirname "$0")/.." || exit 2
 export BUILD=${BUILD:-build} LONG=${LONG:-0} V=${V:-release}
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0:abort_on_error=1} UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1:halt_on_error=1}
+[ "$V" = release ] || export TEST_TIMEOUT=${TEST_TIMEOUT:-1200} PART_TIMEOUT=${PART_TIMEOUT:-3600}
 start=$(date +%s); pass=0; fail=0; failed=()
 out=$BUILD/test-output; mkdir -p "$out"
 part() { # NAME COMMAND...: runs a part, shows its output, adds up its last "N passed, N failed"
@@ -21,9 +22,13 @@ part() { # NAME COMMAND...: runs a part, shows its output, adds up its last "N p
 LAC_MODEL=${LAC_MODEL:-$(scripts/model.sh fetch)} || { echo "the default model could not be fetched"; exit 1; }
 export LAC_MODEL
 [ -n "${LAC_SHARED:-}" ] || { [ -d ../shared/data ] && export LAC_SHARED=$PWD/../shared; }
+# NVIDIA's compilers of scripts/setup.sh, for the tests that compile kernels.
+for d in "$PWD"/build/venv/lib/python3*/site-packages/nvidia/cu13; do
+    [ -e "$d/lib/libnvrtc.so.13" ] && export LAC_NVRTC=${LAC_NVRTC:-$d/lib} LAC_PTXAS=${LAC_PTXAS:-$d/bin/ptxas}
+done
 py=build/venv/bin/python; bin=$BUILD/laconic; shared=${LAC_SHARED:-}
 [ "$V" = release ] && part lint scripts/lint.sh
-for room in core alloc models sched io cmd; do
+for room in core alloc jit models sched io cmd; do
     tests=("$BUILD"/tests/$room/test_*); [ -x "${tests[0]}" ] && part "unit-$room" tests/run.sh $(printf '%s\n' "${tests[@]}" | grep -v '\.')
 done
 export PYTHONPATH=tests/e2e

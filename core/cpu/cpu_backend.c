@@ -127,6 +127,8 @@ static size_t lay_out(struct cpu_backend *b, uint8_t *base, const struct backend
     carve_matrix(&c, &b->head, &p->head);
     b->tied = p->head.t == p->embed && p->head.row0 == 0 && p->head.n_rows == p->n_vocab;
     b->out_norm = carve_vector(&c, p->out_norm, 0, p->d_model);
+    b->ones = carve(&c, p->d_model, sizeof(float));
+    for (uint32_t i = 0; base != NULL && i < p->d_model; i++) b->ones[i] = 1;
     b->head_bias = carve_vector(&c, p->head_bias, 0, p->n_vocab);
 
     b->ff_rows = cfg->limits.max_rows * w.experts_used;
@@ -294,13 +296,14 @@ static void copy_task(void *arg, uint32_t task, uint32_t worker) {
            page_pool_data(b->cfg.pages, c->group, c->from), bytes);
 }
 
-static bool in_use(const struct step *s) {
-    bool later = false;
+/* What no head has been published for cannot be asked. */
+static bool needs_heads(const struct step *s) {
+    bool needs = s->epoch != 0;
     for (uint32_t i = 0; i < s->n_spans; i++)
-        later |= s->spans[i].exit != STEP_NONE || s->spans[i].gate != STEP_NONE ||
-                 s->spans[i].first_layer != 0;
-    for (uint32_t i = 0; i < s->n_profiles; i++) later |= s->profiles[i].heads != STEP_NONE;
-    return later;
+        needs |= s->spans[i].exit != STEP_NONE || s->spans[i].gate != STEP_NONE;
+    for (uint32_t i = 0; i < s->n_outputs; i++) needs |= s->outputs[i].head != STEP_NONE;
+    for (uint32_t r = 0; r < s->n_rows; r++) needs |= s->first_layers[r] != 0;
+    return needs;
 }
 
 static void prepare(struct cpu_backend *b) {
@@ -341,20 +344,32 @@ static void prepare(struct cpu_backend *b) {
     CHECK(rows == s->n_rows);
     for (uint32_t i = 0; i < s->n_outputs; i++) b->needed[s->outputs[i].row] = 1;
     for (uint32_t i = 0; i < s->n_taps; i++) {
-        CHECK(s->taps[i].first_row + s->taps[i].n_rows <= s->n_rows);
-        memset(b->needed + s->taps[i].first_row, 1, s->taps[i].n_rows);
+        const struct tap *t = &s->taps[i];
+        CHECK(t->n_rows >= 1 && t->first_row + t->n_rows <= s->n_rows);
+        const struct span *span = b->row_span[t->first_row];
+        CHECK(t->first_row + t->n_rows <= span->first_row + span->n_tokens);
+        if (t->layer >= b->last_layer[span->profile])
+            memset(b->needed + t->first_row, 1, t->n_rows);
     }
 }
 
-static void cpu_publish(struct backend *backend, const struct heads *heads) {
+static enum status cpu_publish(struct backend *backend, uint64_t epoch, const struct heads *heads,
+                               struct error *e) {
     (void)backend;
+    (void)epoch;
     (void)heads;
+    return error_set(e, STATUS_UNSUPPORTED, "heads", "this backend runs no heads");
+}
+
+static void cpu_retire(struct backend *backend, uint64_t epoch) {
+    (void)backend;
+    (void)epoch;
 }
 
 static enum status cpu_submit(struct backend *backend, struct step *s) {
     struct cpu_backend *b = (struct cpu_backend *)backend;
     CHECK(b->finished == NULL);
-    if (in_use(s)) return STATUS_UNSUPPORTED;
+    if (needs_heads(s)) return STATUS_UNSUPPORTED;
     s->submit_ns = clock_now_ns();
     b->step = s;
     prepare(b);
@@ -363,6 +378,7 @@ static enum status cpu_submit(struct backend *backend, struct step *s) {
     layers_run(b);
     taps_run(b, b->cfg.plan->n_layers);
     outputs_run(b);
+    for (uint32_t r = 0; r < s->n_rows; r++) s->next_layers[r] = (uint16_t)b->cfg.plan->n_layers;
     s->status = STATUS_OK;
     s->done_ns = clock_now_ns();
     b->finished = s;
@@ -386,6 +402,7 @@ static void cpu_destroy(struct backend *backend) {
 static const struct backend_ops cpu_ops = {
     .name = "cpu",
     .publish = cpu_publish,
+    .retire = cpu_retire,
     .submit = cpu_submit,
     .poll = cpu_poll,
     .drain = cpu_drain,

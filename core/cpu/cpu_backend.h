@@ -2,8 +2,8 @@
  * the repacked weights, so that the mapped file's pages may be given back after init. A step is
  * computed inside submit(), which allocates nothing. `between` is installed as the worker pool's
  * hook: it is called from submit() between tasks, about every 50 microseconds. Exits, gates,
- * carried rows and profile heads are refused by submit() with STATUS_UNSUPPORTED; the step is then
- * as it was and poll() returns NULL. No page is both source and destination of a step's copies.
+ * carried rows and heads other than the model's are refused by submit() with STATUS_UNSUPPORTED; the
+ * step is then as it was and poll() returns NULL. No page is both source and destination of a step's copies.
  * ACTIVATION_INT8 keeps 16 bits in front of q, k and v.
  * Errors: STATUS_UNSUPPORTED names a tensor whose type or shape no kernel takes.
  */

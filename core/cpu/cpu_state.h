@@ -73,6 +73,7 @@ struct cpu_backend {
     struct packed_matrix head;
     bool tied;
     const float *out_norm, *head_bias;
+    float *ones; /* [d_model]: the norm without weights */
 
     /* activations */
     float *x;        /* [max_rows, d_model], by row */

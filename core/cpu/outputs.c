@@ -75,13 +75,20 @@ void outputs_run(struct cpu_backend *b) {
     }
 }
 
+/* The state of one row as the tap wants it; in `scratch` where it is not x itself. */
 static const float *tapped_row(const struct cpu_backend *b, const struct tap *t, uint32_t row,
                                float *scratch) {
     const struct plan *p = b->cfg.plan;
     const float *x = b->x + (size_t)row * p->d_model;
-    if (t->layer < p->n_layers) return x;
-    b->vec->rms_norm(x, b->out_norm, p->d_model, p->norm_epsilon, scratch);
-    return scratch;
+    if (t->layer == p->n_layers) {
+        b->vec->rms_norm(x, b->out_norm, p->d_model, p->norm_epsilon, scratch);
+        x = scratch;
+    }
+    if (t->normalised) {
+        b->vec->rms_norm(x, b->ones, p->d_model, p->norm_epsilon, scratch);
+        x = scratch;
+    }
+    return x;
 }
 
 void taps_run(struct cpu_backend *b, uint32_t layer) {
@@ -91,14 +98,15 @@ void taps_run(struct cpu_backend *b, uint32_t layer) {
     for (uint32_t i = 0; i < s->n_taps; i++) {
         const struct tap *t = &s->taps[i];
         if (t->layer != layer) continue;
-        if (t->mode == TAP_MEAN) memset(t->out, 0, d * sizeof(float));
-        for (uint32_t r = 0; r < t->n_rows; r++) {
-            const float *x = tapped_row(b, t, t->first_row + r, scratch);
-            if (t->mode == TAP_MEAN)
-                b->vec->add_scaled(t->out, x, 1, d);
+        const uint32_t first_page = b->position[t->first_row] / KV_PAGE_TOKENS;
+        for (uint32_t r = t->first_row; r < t->first_row + t->n_rows; r++) {
+            const float *x = tapped_row(b, t, r, scratch);
+            const size_t at = t->mode == TAP_SUM ? b->position[r] / KV_PAGE_TOKENS - first_page
+                                                 : r - t->first_row;
+            if (t->mode == TAP_SUM)
+                b->vec->add_scaled(t->out + at * d, x, 1, d);
             else
-                memcpy(t->out + (size_t)r * d, x, d * sizeof(float));
+                memcpy(t->out + at * d, x, d * sizeof(float));
         }
-        if (t->mode == TAP_MEAN) b->vec->scale(t->out, 1.0f / (float)t->n_rows, d);
     }
 }

@@ -394,15 +394,16 @@ static void taps_hand_back_states(void **state) {
     uint32_t ids[N];
     ids_new(t, ids, N);
     float *keep = calloc(N * d, sizeof *keep), *row = calloc(N * d, sizeof *row);
-    float mean[64], last[64];
+    float sums[2 * 64] = {0}, parts[2 * 64] = {0}, unit[64], last[64];
     struct bits_rig r;
     bits_open(&r, &t->plan, 64, CPU_ISA_SCALAR, 2, ACTIVATION_INT16, KV_F16);
     bits_begin(&r);
     bits_span(&r, 0, 0, ids, N);
-    r.step->n_taps = 3;
-    r.step->taps[0] = (struct tap){1, 0, N, TAP_KEEP, keep};
-    r.step->taps[1] = (struct tap){1, 1, N - 1, TAP_MEAN, mean};
-    r.step->taps[2] = (struct tap){t->plan.n_layers, N - 1, 1, TAP_KEEP, last};
+    r.step->n_taps = 4;
+    r.step->taps[0] = (struct tap){1, 0, N, TAP_KEEP, false, keep};
+    r.step->taps[1] = (struct tap){1, 1, N - 1, TAP_SUM, false, sums};
+    r.step->taps[2] = (struct tap){t->plan.n_layers, N - 1, 1, TAP_KEEP, false, last};
+    r.step->taps[3] = (struct tap){1, 3, 1, TAP_KEEP, true, unit};
     step_add_output(r.step, N - 1);
     bits_run(&r);
     const float top = r.step->outputs[0].top[0].logit;
@@ -410,19 +411,25 @@ static void taps_hand_back_states(void **state) {
     for (uint32_t i = 0; i < N; i++) {
         bits_begin(&r);
         bits_span(&r, 1, i, ids + i, 1);
-        r.step->n_taps = 1;
-        r.step->taps[0] = (struct tap){1, 0, 1, TAP_KEEP, row + i * d};
+        r.step->n_taps = i == 0 ? 1 : 2;
+        r.step->taps[0] = (struct tap){1, 0, 1, TAP_KEEP, false, row + i * d};
+        r.step->taps[1] = (struct tap){1, 0, 1, TAP_SUM, false, parts + i / KV_PAGE_TOKENS * d};
         bits_run(&r);
     }
     assert_memory_equal(keep, row, N * d * sizeof *keep);
-    double z = 0;
+    /* A page's sum does not depend on how its rows came. */
+    assert_memory_equal(sums, parts, sizeof sums);
+    double z = 0, square = 0;
     float w[64];
+    for (uint32_t j = 0; j < d; j++) square += (double)keep[3 * d + j] * (double)keep[3 * d + j];
     tensor_dequantise(t->plan.embed->type, (const uint8_t *)t->plan.embed->data + top_id * 68, w,
                       d);
     for (uint32_t i = 0; i < d; i++) {
         double sum = 0;
         for (uint32_t j = 1; j < N; j++) sum += (double)keep[j * d + i];
-        assert_true(fabs(sum / (N - 1) - (double)mean[i]) < 1e-5);
+        assert_true(fabs(sum - (double)sums[i] - (double)sums[d + i]) < 1e-4);
+        const double root = sqrt(square / d + (double)t->plan.norm_epsilon);
+        assert_true(fabs((double)keep[3 * d + i] / root - (double)unit[i]) < 1e-5);
         z += (double)w[i] * (double)last[i];
     }
     assert_true(fabs(z - (double)top) < 1e-2);
@@ -443,8 +450,8 @@ static void a_skipped_layer_is_the_identity(void **state) {
     r.step->profiles[1].layers[0] = 1; /* only layer 0 */
     bits_span(&r, 0, 0, ids, 3)->profile = 1;
     r.step->n_taps = 2;
-    r.step->taps[0] = (struct tap){0, 0, 3, TAP_KEEP, before};
-    r.step->taps[1] = (struct tap){2, 0, 3, TAP_KEEP, after};
+    r.step->taps[0] = (struct tap){0, 0, 3, TAP_KEEP, false, before};
+    r.step->taps[1] = (struct tap){2, 0, 3, TAP_KEEP, false, after};
     step_add_output(r.step, 2);
     bits_run(&r);
     assert_memory_equal(before, after, 3 * d * sizeof *before);
@@ -459,12 +466,14 @@ static void later_features_are_refused(void **state) {
     const uint32_t id = 1;
     struct bits_rig r;
     bits_open(&r, &t->plan, 64, CPU_ISA_SCALAR, 1, ACTIVATION_INT16, KV_F16);
-    for (int which = 0; which < 3; which++) {
+    for (int which = 0; which < 5; which++) {
         bits_begin(&r);
         struct span *s = bits_span(&r, 0, 0, &id, 1);
         if (which == 0) s->exit = 0;
         if (which == 1) s->gate = 0;
-        if (which == 2) s->first_layer = 1;
+        if (which == 2) r.step->first_layers[0] = 1;
+        if (which == 3) r.step->epoch = 1;
+        if (which == 4) step_add_output(r.step, 0)->head = 0;
         assert_int_equal(backend_submit(r.backend, r.step), STATUS_UNSUPPORTED);
         assert_null(backend_poll(r.backend));
     }

@@ -12,9 +12,10 @@ DIM = 384
 def client(s): return openai.OpenAI(base_url=s.base + '/v1', api_key='none', max_retries=0, timeout=120 * SLOW)
 
 
-def embed(s, text, **kw):
+def embed(s, text, as_model=False, **kw):
     st, r = s.call('/v1/embeddings', {'model': M, 'input': text, **kw})
     assert st == 200, (st, r)
+    if as_model: return [d['embedding'] for d in r['data']], r['usage']
     assert [d['index'] for d in r['data']] == list(range(len(r['data']))) and r['object'] == 'list' and r['model'] == M
     return [d['embedding'] for d in r['data']], r['usage']
 
@@ -84,10 +85,31 @@ def case_refusals(s):
             ({'encoding_format': 'hex'}, 400, 'encoding_format'), ({'encoding_format': 1}, 400, 'encoding_format'),
             ({'dimensions': 100}, 400, 'dimensions'), ({'dimensions': 0}, 400, 'dimensions'),
             ({'dimensions': 'x'}, 400, 'dimensions'), ({'user': 5}, 400, 'user'), ({'model': None}, 400, 'model'),
-            ({'model': 'default'}, 400, 'model'), ({'model': 'nobody'}, 404, 'model')):
+            ({'model': 'nobody'}, 404, 'model'), ({'model': 'default', 'dimensions': DIM}, 400, 'dimensions'),
+            ({'model': 'default', 'input': 'word ' * 9000}, 400, 'input')):
         st, r = s.call('/v1/embeddings', {**good, **change})
         assert st == status and r['error']['param'] == field, (change, st, r)
     embed(s, 'x', dimensions=DIM, user='me', encoding_format=None)
+
+
+def case_language_model(s):
+    """Mean-pooled states of the served model: the same alone, in a list, cut into chunks, beside decoding."""
+    texts = ['hi', 'What is the capital of France?', 'Which city is the capital of France?', 'Bake the bread at 230 degrees.', 'word ' * 1500]
+    together, usage = embed(s, texts, model='default', as_model=True)
+    n = len(together[0])
+    assert n == 576 and all(len(v) == n and abs(dot(v, v) - 1) < 1e-5 for v in together)
+    assert dot(together[1], together[2]) > dot(together[1], together[3]) + 0.05, 'paraphrase is no nearer'
+    results = []
+    jobs = [lambda t=t: results.append((t, embed(s, t, model='default', as_model=True)[0][0])) for t in texts]
+    jobs += [lambda: s.chat('Name three colours.', max_tokens=40)] * 3
+    parallel(jobs)
+    for t, v in results: assert v == together[texts.index(t)], t[:20]
+    assert len(results) == len(texts)
+    tokens = sum(len(s.call('/tokenize', {'content': t})[1]['tokens']) for t in texts)
+    assert usage == {'prompt_tokens': tokens, 'total_tokens': tokens}, usage
+    d = client(s).embeddings.create(model='default', input=texts[1])
+    assert f32(d.data[0].embedding) == f32(together[1])
+    quiet(s)
 
 
 def case_models(s):

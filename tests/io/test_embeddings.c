@@ -34,8 +34,6 @@ static void test_refused(void **state) {
         {"\"input\":\"x\",\"model\":null", STATUS_INVALID, "model"},
         {"\"input\":\"x\",\"model\":1", STATUS_INVALID, "model"},
         {"\"input\":\"x\",\"model\":\"mini\"", STATUS_NOT_FOUND, "model"},
-        {"\"input\":\"x\",\"model\":\"served\"", STATUS_UNSUPPORTED, "model"},
-        {"\"input\":\"x\",\"model\":\"default\"", STATUS_UNSUPPORTED, "model"},
 #define OK_MODEL "\"model\":\"minilm\","
         {OK_MODEL "\"user\":\"u\"", STATUS_INVALID, "input"},
         {OK_MODEL "\"input\":null", STATUS_INVALID, "input"},
@@ -69,10 +67,16 @@ static void test_refused(void **state) {
     }
     struct openai_request r;
     struct error e;
-    /* Without an encoder every model is refused, the served one saying why. */
-    assert_int_equal(parse("{\"model\":\"default\",\"input\":\"x\"}", NULL, &r, &e),
-                     STATUS_UNSUPPORTED);
-    assert_non_null(strstr(e.message, "--encoder"));
+    /* The language model needs no encoder. */
+    static const char *const by_model[] = {"{\"model\":\"default\",\"input\":\"x\"}",
+                                           "{\"model\":\"served\",\"input\":[\"x\"]}"};
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(parse(by_model[i % 2], i < 2 ? NULL : "minilm", &r, &e), STATUS_OK);
+        assert_true(r.base.by_model && r.base.n_inputs == 1);
+        openai_request_free(&r);
+    }
+    assert_int_equal(parse("{\"model\":\"minilm\",\"input\":\"x\"}", "minilm", &r, &e), STATUS_OK);
+    assert_false(r.base.by_model);
     openai_request_free(&r);
     assert_int_equal(parse("{\"model\":\"minilm\",\"input\":\"x\"}", NULL, &r, &e),
                      STATUS_NOT_FOUND);

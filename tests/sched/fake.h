@@ -33,6 +33,7 @@ enum {
     FAKE_TOKENS = 271,
     FAKE_VOCAB = 280, /* the model has more rows than the tokenizer has tokens */
     FAKE_GROUPS = 2,
+    FAKE_D = 4,
 };
 
 /* ---- random numbers ---- */
@@ -122,6 +123,11 @@ static inline uint64_t fake_hash(uint64_t h, uint32_t token) {
     return mix64(h ^ token * 0x10001u);
 }
 
+/* The state of that row. */
+static inline void fake_state(uint64_t h, float *x) {
+    for (uint32_t i = 0; i < FAKE_D; i++) x[i] = (float)(mix64(h + i) % 2001) / 1000 - 1;
+}
+
 /* Logits of the row whose tokens so far hash to h. Few ids are likely, so that stop strings, ends
  * and penalties matter. One row in `bad_every` is not a number. */
 static inline void fake_logits(uint64_t h, float *z, uint32_t bad_every) {
@@ -206,10 +212,10 @@ static inline void fake_write(struct fake_backend *b, const struct step *s, cons
     }
 }
 
-static inline void fake_output(struct fake_backend *b, const struct step *s, const struct span *p,
-                               struct output *o) {
-    float z[FAKE_VOCAB];
-    const uint32_t position = p->first_position + (o->row - p->first_row);
+/* What the pages hold up to the row. */
+static inline uint64_t fake_row_hash(struct fake_backend *b, const struct step *s,
+                                     const struct span *p, uint32_t row) {
+    const uint32_t position = p->first_position + (row - p->first_row);
     uint64_t h = 0;
     for (uint32_t at = 0; at <= position; at++) {
         uint32_t token = 0;
@@ -222,10 +228,32 @@ static inline void fake_output(struct fake_backend *b, const struct step *s, con
         }
         h = fake_hash(h, token);
     }
-    fake_logits(h, z, b->bad_every);
+    return h;
+}
+
+static inline void fake_output(struct fake_backend *b, const struct step *s, const struct span *p,
+                               struct output *o) {
+    float z[FAKE_VOCAB];
+    const uint32_t position = p->first_position + (o->row - p->first_row);
+    fake_logits(fake_row_hash(b, s, p, o->row), z, b->bad_every);
     for (uint32_t i = 1; i < o->sample.n_biases; i++)
         CHECK(o->sample.biases[i - 1].id < o->sample.biases[i].id);
     sample_row(NULL, z, FAKE_VOCAB, position + 1, o, b->scratch);
+}
+
+static inline void fake_tap(struct fake_backend *b, const struct step *s, const struct tap *t) {
+    CHECK(t->mode == TAP_SUM && t->layer == b->n_layers && t->n_rows > 0);
+    uint32_t i = 0;
+    while (t->first_row >= s->spans[i].first_row + s->spans[i].n_tokens) i++;
+    const struct span *p = &s->spans[i];
+    CHECK(t->first_row + t->n_rows <= p->first_row + p->n_tokens);
+    for (uint32_t r = t->first_row; r < t->first_row + t->n_rows; r++) {
+        const uint32_t page = (p->first_position + r - p->first_row) / KV_PAGE_TOKENS -
+                              (p->first_position + t->first_row - p->first_row) / KV_PAGE_TOKENS;
+        float x[FAKE_D];
+        fake_state(fake_row_hash(b, s, p, r), x);
+        for (uint32_t d = 0; d < FAKE_D; d++) t->out[page * FAKE_D + d] += x[d];
+    }
 }
 
 static inline void fake_compute(struct fake_backend *b, struct step *s) {
@@ -236,7 +264,8 @@ static inline void fake_compute(struct fake_backend *b, struct step *s) {
     fake_copies(b, s);
     for (uint32_t i = 0; i < s->n_spans; i++) {
         const struct span *p = &s->spans[i];
-        CHECK(p->first_row == row && p->n_tokens >= 1 && p->profile == 0 && p->first_layer == 0);
+        CHECK(p->first_row == row && p->n_tokens >= 1 && p->profile == 0 &&
+              s->first_layers[row] == 0);
         CHECK(p->n_pages * KV_PAGE_TOKENS >= p->first_position + p->n_tokens);
         for (uint32_t k = 0; k < i; k++) CHECK(s->spans[k].slot != p->slot);
         row += p->n_tokens;
@@ -251,6 +280,7 @@ static inline void fake_compute(struct fake_backend *b, struct step *s) {
             fake_output(b, s, p, &s->outputs[o]);
     }
     CHECK(o == s->n_outputs);
+    for (uint32_t i = 0; i < s->n_taps; i++) fake_tap(b, s, &s->taps[i]);
     b->n_steps++;
     b->n_rows += s->n_rows;
     b->n_mixed += prefill && decode;
@@ -331,6 +361,7 @@ static inline void fake_open(struct fake *f, const struct fake_config *cfg, stru
     f->tokenizer = t;
     f->workers = workers;
     f->plan.n_layers = 70;
+    f->plan.d_model = FAKE_D;
     f->plan.n_vocab = FAKE_VOCAB;
     f->plan.n_groups = FAKE_GROUPS;
     struct page_pool_config pages = {.n_groups = FAKE_GROUPS};
@@ -366,7 +397,8 @@ static inline void fake_open(struct fake *f, const struct fake_config *cfg, stru
                    .max_outputs = cfg->max_batch + 4,
                    .max_pages = cfg->max_batch * FAKE_GROUPS * ((cfg->n_ctx + 15) / 16),
                    .max_copies = cfg->max_batch * FAKE_GROUPS,
-                   .max_profiles = 1},
+                   .max_profiles = 1,
+                   .max_taps = cfg->max_batch},
         .n_ctx = cfg->n_ctx,
         .max_batch = cfg->max_batch,
         .max_queue = cfg->max_queue,

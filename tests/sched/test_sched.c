@@ -760,7 +760,8 @@ static void test_open_refuses(void **state) {
                                       .max_outputs = 3,
                                       .max_pages = 64,
                                       .max_copies = 8,
-                                      .max_profiles = 1};
+                                      .max_profiles = 1,
+                                      .max_taps = 2};
     struct sched *s;
     struct error e = {0};
     assert_int_equal(sched_open(&cfg, &s, &e), STATUS_INVALID);
