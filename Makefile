@@ -7,7 +7,7 @@ CC      ?= gcc
 ifeq ($(origin CC),default)
 CC      := gcc
 endif
-ROOMS   := core core/cpu alloc jit models sched io cmd
+ROOMS   := core core/cpu alloc models sched io cmd
 TARGET  := $(shell $(CC) -dumpmachine 2>/dev/null)
 
 WARN    := -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Werror
@@ -54,16 +54,15 @@ LLHTTP_OBJ  := $(addprefix $(BUILD)/obj/llhttp/,api.o http.o llhttp.o)
 
 LIB_core    := $(BUILD)/libcore.a
 LIB_alloc   := $(BUILD)/liballoc.a
-LIB_jit     := $(BUILD)/libjit.a
 LIB_models  := $(BUILD)/libmodels.a
 LIB_sched   := $(BUILD)/libsched.a
 LIB_io      := $(BUILD)/libio.a
 LIB_cmd     := $(BUILD)/libcmd.a
-ALL_LIBS    := $(LIB_cmd) $(LIB_io) $(LIB_sched) $(LIB_models) $(LIB_jit) $(LIB_core) $(LIB_alloc)
+ALL_LIBS    := $(LIB_cmd) $(LIB_io) $(LIB_sched) $(LIB_models) $(LIB_core) $(LIB_alloc)
 
 BIN := $(BUILD)/laconic
 
-.PHONY: all serve test test-long test-core test-alloc test-jit test-models test-sched test-io test-cmd \
+.PHONY: all serve test test-long test-core test-alloc test-models test-sched test-io test-cmd \
         asan ubsan tsan fuzz perf perf-quick lint format setup cov clean help
 all: $(BIN)
 
@@ -72,9 +71,10 @@ $(BIN): $(BUILD)/obj/cmd/main.o $(ALL_LIBS)
 	@$(CC) $(LDFLAGS) -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(LIBS)
 
 # core/cpu may include alloc, so it lives in the same archive as core.
-$(LIB_core): $(call room_obj,core) $(call room_obj,core/cpu)
+# KERNELS= leaves them out (the fuzzers need none, and clang takes minutes for each).
+KERNELS     ?= $(call room_obj,core/cpu)
+$(LIB_core): $(call room_obj,core) $(KERNELS)
 $(LIB_alloc): $(call room_obj,alloc)
-$(LIB_jit): $(call room_obj,jit)
 $(LIB_models): $(call room_obj,models)
 $(LIB_sched): $(call room_obj,sched)
 $(LIB_io): $(call room_obj,io) $(LLHTTP_OBJ)
@@ -95,12 +95,11 @@ $(BUILD)/obj/io/page.o: io/page.html
 # Tests: tests/<room>/test_*.c is one cmocka program each, linked with the rooms it may use.
 ROOM_LIBS_core   := $(LIB_core) $(LIB_alloc)
 ROOM_LIBS_alloc  := $(LIB_core) $(LIB_alloc)
-ROOM_LIBS_jit    := $(LIB_jit) $(LIB_core) $(LIB_alloc)
 ROOM_LIBS_models := $(LIB_models) $(LIB_core) $(LIB_alloc)
 ROOM_LIBS_sched  := $(LIB_sched) $(LIB_models) $(LIB_core) $(LIB_alloc)
 ROOM_LIBS_io     := $(LIB_io) $(LIB_core) $(LIB_alloc)
 ROOM_LIBS_cmd    := $(ALL_LIBS)
-TEST_ROOMS       := core alloc jit models sched io cmd
+TEST_ROOMS       := core alloc models sched io cmd
 test_bins         = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/$(1)/test_*.c))
 define room_tests
 $(BUILD)/tests/$(1)/%: $(BUILD)/obj/tests/$(1)/%.o $$(ROOM_LIBS_$(1))

@@ -26,9 +26,18 @@ static void served_name(const char *path, char *name, size_t cap) {
     if (n > 5 && strcmp(name + n - 5, ".gguf") == 0) name[n - 5] = '\0';
 }
 
-/* KV memory when nobody chose: every slot's full context, but no more than 1 GiB and a quarter of
- * the machine; one full context at least. */
-static uint32_t auto_pages(const struct engine_options *o, const struct plan *p, uint32_t n_ctx) {
+struct step_limits service_limits(uint32_t max_batch) {
+    return (struct step_limits){
+        .max_spans = max_batch,
+        .max_rows = STEP_ROWS + max_batch,
+        .max_outputs = max_batch * 2 + 256,
+        .max_copies = max_batch * PLAN_MAX_GROUPS,
+        .max_profiles = 1,
+        .max_taps = max_batch,
+    };
+}
+
+uint32_t service_auto_pages(const struct engine_options *o, const struct plan *p, uint32_t n_ctx) {
     uint64_t page_bytes = 0;
     for (uint32_t g = 0; g < p->n_groups; g++) page_bytes += kv_page_bytes(&p->groups[g], o->kv);
     const uint64_t full = (n_ctx + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS + 1;
@@ -57,6 +66,7 @@ static uint64_t monotonic(void *arg) {
 }
 
 static enum status open_sched(struct service *s, const struct service_options *o, struct error *e) {
+    const struct config *c = o->config;
     s->metrics = malloc(sizeof *s->metrics);
     if (s->metrics == NULL) return error_set(e, STATUS_NO_MEMORY, NULL, "no memory for metrics");
     metric_init(s->metrics);
@@ -81,6 +91,8 @@ static enum status open_sched(struct service *s, const struct service_options *o
         .max_batch = o->max_batch,
         .max_queue = o->max_queue,
         .prefix_cache = true,
+        .suffix_drafts = c->drafts == CONFIG_DRAFTS_AUTO,
+        .ngram_drafts = c->drafts == CONFIG_DRAFTS_AUTO,
         .prefill_budget_ns = PREFILL_BUDGET_NS,
         .chore_slice_ns = CHORE_SLICE_NS,
         .heap_bytes = heap_allocated_bytes(),
@@ -99,14 +111,7 @@ enum status service_open(const struct service_options *o, struct service **out, 
 
     struct engine_options g = engine_defaults(c);
     g.n_slots = o->max_batch;
-    g.limits = (struct step_limits){
-        .max_spans = o->max_batch,
-        .max_rows = STEP_ROWS + o->max_batch,
-        .max_outputs = o->max_batch + STEP_TOP,
-        .max_copies = o->max_batch * PLAN_MAX_GROUPS,
-        .max_profiles = 1,
-        .max_taps = o->max_batch,
-    };
+    g.limits = service_limits(o->max_batch);
     g.between = o->between;
     g.between_arg = o->between_arg;
     g.kv_mib = c->kv_mib;
@@ -119,13 +124,15 @@ enum status service_open(const struct service_options *o, struct service **out, 
             return st;
         }
         const struct plan *p = model_plan(m);
-        g.n_pages = auto_pages(&g, p, c->n_ctx != 0 ? c->n_ctx : p->n_ctx_train);
+        g.n_pages = service_auto_pages(&g, p, c->n_ctx != 0 ? c->n_ctx : p->n_ctx_train);
         model_close(m);
     }
     enum status st = engine_open(&g, &s->engine, e);
     if (st == STATUS_OK) st = tokenizer_load(model_gguf(s->engine->model), &s->tokenizer, e);
-    if (st == STATUS_OK)
+    if (st == STATUS_OK) {
         st = chat_template_load(model_gguf(s->engine->model), &s->chat_template, e);
+        if (st == STATUS_NOT_FOUND) st = STATUS_OK; /* a base model: completions only */
+    }
     if (st == STATUS_OK && c->encoder != NULL) st = encoder_open(c->encoder, &s->encoder, e);
     if (st == STATUS_OK) st = open_sched(s, o, e);
     if (st != STATUS_OK) {

@@ -18,6 +18,7 @@ enum metric_labels {
     LABELS_STEP,
     LABELS_PAGE,
     LABELS_CODE,
+    LABELS_DRAFT,
     LABELS_INFO,
 };
 
@@ -49,6 +50,8 @@ static const char *const reasons[] = {METRIC_REASON_LIST(X)};
 static const char *const steps[] = {METRIC_STEP_LIST(X)};
 static const char *const pages[] = {METRIC_PAGE_LIST(X)};
 static const char *const codes[] = {METRIC_CODE_LIST(X)};
+static const char *const drafts[] = {METRIC_DRAFT_LIST(X)};
+static const char *const draft_outcomes[] = {METRIC_DRAFT_OUTCOME_LIST(X)};
 #undef X
 
 void metric_init(struct metrics *m) {
@@ -188,6 +191,10 @@ static bool render_labels(const struct metrics *m, struct buffer *out, enum metr
         return true;
     case LABELS_CODE:
         render_label(out, "code", codes[i], true);
+        return true;
+    case LABELS_DRAFT:
+        render_label(out, "source", drafts[i / METRIC_DRAFT_OUTCOME_COUNT], true);
+        render_label(out, "outcome", draft_outcomes[i % METRIC_DRAFT_OUTCOME_COUNT], false);
         return true;
     case LABELS_INFO:
         render_label(out, "version", m->info.version, true);

@@ -44,6 +44,12 @@
     X(METRIC_PAGES_USED, "used")                                                                   \
     X(METRIC_PAGES_CACHED, "cached")                                                               \
     X(METRIC_PAGES_RESERVED, "reserved")
+#define METRIC_DRAFT_LIST(X)                                                                       \
+    X(METRIC_DRAFT_SUFFIX, "suffix") /* an earlier place in prompt and answer */                   \
+    X(METRIC_DRAFT_NGRAM, "ngram")   /* earlier answers */
+#define METRIC_DRAFT_OUTCOME_LIST(X)                                                               \
+    X(METRIC_DRAFT_ACCEPTED, "accepted")                                                           \
+    X(METRIC_DRAFT_REJECTED, "rejected")
 #define METRIC_CODE_LIST(X)                                                                        \
     X(METRIC_CODE_200, "200")                                                                      \
     X(METRIC_CODE_204, "204")                                                                      \
@@ -74,6 +80,8 @@ enum metric_reason { METRIC_REASON_LIST(X) METRIC_REASON_COUNT };
 enum metric_step { METRIC_STEP_LIST(X) METRIC_STEP_COUNT };
 enum metric_page { METRIC_PAGE_LIST(X) METRIC_PAGE_COUNT };
 enum metric_code { METRIC_CODE_LIST(X) METRIC_CODE_COUNT };
+enum metric_draft { METRIC_DRAFT_LIST(X) METRIC_DRAFT_COUNT };
+enum metric_draft_outcome { METRIC_DRAFT_OUTCOME_LIST(X) METRIC_DRAFT_OUTCOME_COUNT };
 #undef X
 
 /* Series per label set. */
@@ -84,6 +92,7 @@ enum {
     METRIC_N_STEP = METRIC_STEP_COUNT,
     METRIC_N_PAGE = METRIC_PAGE_COUNT,
     METRIC_N_CODE = METRIC_CODE_COUNT,
+    METRIC_N_DRAFT = METRIC_DRAFT_COUNT * METRIC_DRAFT_OUTCOME_COUNT,
     METRIC_N_INFO = 1,
 };
 
@@ -116,6 +125,8 @@ enum {
       "Prompt tokens of started requests.")                                                        \
     X(METRIC_COMPLETION_TOKENS, COUNTER, "laconic_completion_tokens_total", PLAIN,                 \
       "Tokens committed to answers.")                                                              \
+    X(METRIC_DRAFT_TOKENS, COUNTER, "laconic_draft_tokens_total", DRAFT,                           \
+      "Tokens proposed by a source and verified.")                                                 \
     X(METRIC_DEADLINE_MISSED, COUNTER, "laconic_deadline_missed_total", PLAIN,                     \
       "Answers that their deadline ended.")                                                        \
     X(METRIC_DECODE_HEAP, COUNTER, "laconic_decode_heap_bytes_total", PLAIN,                       \
@@ -176,6 +187,10 @@ void metric_time(struct metrics *m, enum metric id, uint32_t label, uint64_t ns)
 
 static inline uint32_t metric_outcome_task(enum metric_outcome outcome, enum metric_task task) {
     return (uint32_t)outcome * METRIC_TASK_COUNT + (uint32_t)task;
+}
+static inline uint32_t metric_draft_outcome(enum metric_draft source,
+                                            enum metric_draft_outcome outcome) {
+    return (uint32_t)source * METRIC_DRAFT_OUTCOME_COUNT + (uint32_t)outcome;
 }
 enum metric_code metric_code_of(int http_status);
 

@@ -129,6 +129,7 @@ struct request_usage {
 struct request_report {
     uint64_t seed;
     bool deadline_missed;
+    uint32_t drafted, accepted;               /* tokens proposed, and of them right */
     uint64_t queue_ns, prefill_ns, decode_ns; /* for `explain` and metrics */
 };
 

@@ -245,10 +245,16 @@ void openai_write_report(struct json_writer *j, const struct request_report *rep
     if (explain) {
         json_write_key(j, "task_type");
         json_write_string(j, "none");
-        static const char *const zero[] = {"exits", "rollbacks", "drafted", "accepted"};
-        for (size_t i = 0; i < sizeof zero / sizeof *zero; i++) {
-            json_write_key(j, zero[i]);
-            json_write_uint(j, 0);
+        const struct {
+            const char *key;
+            uint32_t n;
+        } counts[] = {{"exits", 0},
+                      {"rollbacks", 0},
+                      {"drafted", report->drafted},
+                      {"accepted", report->accepted}};
+        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+            json_write_key(j, counts[i].key);
+            json_write_uint(j, counts[i].n);
         }
         json_write_key(j, "timings");
         json_write_object(j);

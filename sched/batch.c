@@ -5,6 +5,10 @@
 
 #include "core/check.h"
 
+enum { DRAFT_FOLLOW_TOKENS = 1024 };
+/* A guess must be worth this much more than it costs: estimates err. */
+static const double BATCH_GAIN = 1.1;
+
 static enum status check_limits(const struct slots *t, const struct step_limits *l,
                                 struct error *e) {
     const uint64_t n = t->cfg.max_batch, groups = t->cfg.kv->n_groups;
@@ -40,12 +44,17 @@ enum status batch_open(struct batch *b, const struct slots *t, const struct step
     /* A span touches at most one page more at each end than its rows fill. */
     const size_t sums = limits->max_rows / KV_PAGE_TOKENS + 2 * (size_t)t->cfg.max_batch;
     b->sums = calloc(sums * plan->d_model, sizeof *b->sums);
-    if (mem == NULL || b->items == NULL || b->order == NULL || b->sums == NULL) {
+    b->decodes = calloc(t->cfg.max_batch, sizeof *b->decodes);
+    b->ahead_memory = malloc(draw_footprint(t->cfg.n_ctx, t->cfg.n_vocab));
+    b->biases = malloc(BATCH_BIASES * sizeof *b->biases);
+    if (mem == NULL || b->items == NULL || b->order == NULL || b->sums == NULL ||
+        b->decodes == NULL || b->ahead_memory == NULL || b->biases == NULL) {
         free(mem);
         batch_close(b);
         return error_set(e, STATUS_NO_MEMORY, NULL, "out of memory for a step");
     }
     b->step = step_init(mem, limits);
+    draw_init(&b->ahead, b->ahead_memory, t->cfg.n_ctx, t->cfg.n_vocab);
     b->n_layers = plan->n_layers;
     b->d_model = plan->d_model;
     cost_init(&b->cost);
@@ -57,6 +66,9 @@ void batch_close(struct batch *b) {
     free(b->items);
     free(b->order);
     free(b->sums);
+    free(b->decodes);
+    free(b->ahead_memory);
+    free(b->biases);
     memset(b, 0, sizeof *b);
 }
 
@@ -78,21 +90,120 @@ static void add(struct batch *b, struct slots *t, struct slot *s, uint32_t c, en
     b->work.positions += (uint64_t)n_rows * first + (uint64_t)n_rows * (n_rows - 1) / 2;
 }
 
-static void add_draw(struct batch *b, const struct choice *k, uint32_t row) {
-    step_add_output(b->step, row)->sample = draw_spec(&k->draw);
+static void add_draw(struct batch *b, const struct sample_spec *spec, uint32_t row) {
+    step_add_output(b->step, row)->sample = *spec;
     b->items[b->n_items - 1].n_outputs++;
+    b->work.outputs++;
 }
 
-static void add_decodes(struct batch *b, struct slots *t, struct slot *s) {
-    for (uint32_t c = 0; c < s->n_choices; c++) {
-        const struct choice *k = &t->choices[s->choices[c]];
-        if (k->finished) continue;
-        CHECK(k->sequence.n_tokens - k->sequence.n_computed == 1);
-        add(b, t, s, c, SPAN_DECODE, 1);
-        add_draw(b, k, b->step->n_rows - 1);
-        b->n_decodes++;
+/* ---- drafts ---- */
+
+static void collect_decodes(struct batch *b, struct slots *t) {
+    for (uint32_t i = 0; i < t->cfg.max_batch; i++) {
+        struct slot *s = &t->slots[i];
+        if (s->phase != SLOT_DECODE || s->paused) continue;
+        for (uint32_t c = 0; c < s->n_choices; c++)
+            if (!t->choices[s->choices[c]].finished)
+                b->decodes[b->n_decodes++] = (struct batch_decode){.slot = s, .choice = c};
     }
 }
+
+static struct choice *choice_of(struct slots *t, const struct batch_decode *d) {
+    return &t->choices[d->slot->choices[d->choice]];
+}
+
+static void guess(struct batch *b, struct slots *t) {
+    for (uint32_t i = 0; i < b->n_decodes; i++) {
+        const struct batch_decode *d = &b->decodes[i];
+        struct choice *k = choice_of(t, d);
+        const uint32_t name = d->slot->choices[d->choice];
+        const struct sequence *q = &k->sequence;
+        draft_follow(t->cfg.drafts, name, q->tokens, q->n_tokens, DRAFT_FOLLOW_TOKENS);
+        /* The last token of the answer needs no row of its own. */
+        const uint32_t left = d->slot->max_tokens - k->n_generated - 1;
+        draft_guess(t->cfg.drafts, name, q->tokens, q->n_tokens, left, &k->guess);
+    }
+}
+
+/* The decode whose next draft is the likeliest to be reached and right; NULL: none is left. */
+static struct batch_decode *likeliest(struct batch *b, struct slots *t, float *reach) {
+    struct batch_decode *best = NULL;
+    *reach = 0;
+    for (uint32_t i = 0; i < b->n_decodes; i++) {
+        const struct draft_guess *g = &choice_of(t, &b->decodes[i])->guess;
+        const uint32_t n = b->decodes[i].n_drafted;
+        if (n >= g->n || g->reach[n] <= *reach) continue;
+        *reach = g->reach[n];
+        best = &b->decodes[i];
+    }
+    return best;
+}
+
+static void choose_drafts(struct batch *b, struct slots *t) {
+    const struct step_limits *most = &b->step->limits;
+    uint32_t room = most->max_rows - b->n_decodes, outputs = most->max_outputs - t->cfg.max_batch;
+    struct cost_work work = {.rows = b->n_decodes, .outputs = b->n_decodes};
+    double tokens = b->n_decodes;
+    if (room > outputs) room = outputs;
+    for (uint32_t i = 0; i < b->n_decodes; i++)
+        work.positions += choice_of(t, &b->decodes[i])->sequence.n_computed;
+    double ns = cost_ns(&b->cost, work);
+    for (; room > 0; room--) {
+        float reach;
+        struct batch_decode *d = likeliest(b, t, &reach);
+        if (d == NULL) return;
+        struct cost_work with = work;
+        with.rows++;
+        with.outputs++;
+        with.positions += choice_of(t, d)->sequence.n_tokens + d->n_drafted;
+        const double with_ns = cost_ns(&b->cost, with);
+        if ((double)reach * ns < BATCH_GAIN * tokens * (with_ns - ns)) return;
+        d->n_drafted++;
+        tokens += (double)reach;
+        work = with;
+        ns = with_ns;
+    }
+}
+
+/* The spec of the row behind drafts[0 .. n); false without room for its list. */
+static bool spec_ahead(struct batch *b, const struct choice *k, uint32_t n,
+                       struct sample_spec *spec) {
+    *spec = draw_spec(&k->draw);
+    if (!k->draw.penalised || n == 0) return true;
+    if (n == 1) draw_copy(&b->ahead, &k->draw);
+    draw_accept(&b->ahead, k->guess.ids[n - 1]);
+    if (b->ahead.n > BATCH_BIASES - b->n_biases) return false;
+    struct sample_bias *list = b->biases + b->n_biases;
+    memcpy(list, b->ahead.biases, b->ahead.n * sizeof *list);
+    b->n_biases += b->ahead.n;
+    spec->biases = list;
+    spec->n_biases = b->ahead.n;
+    return true;
+}
+
+static void add_decode(struct batch *b, struct slots *t, struct batch_decode *d) {
+    struct choice *k = choice_of(t, d);
+    struct sample_spec specs[1 + DRAFT_MAX_TOKENS];
+    uint32_t n = 0;
+    CHECK(k->sequence.n_tokens - k->sequence.n_computed == 1);
+    while (n <= d->n_drafted && spec_ahead(b, k, n, &specs[n])) n++;
+    k->n_drafted = n - 1;
+    for (uint32_t i = 0; i < k->n_drafted; i++) sequence_append(&k->sequence, k->guess.ids[i]);
+    const uint32_t first_row = b->step->n_rows;
+    add(b, t, d->slot, d->choice, n > 1 ? SPAN_VERIFY : SPAN_DECODE, n);
+    for (uint32_t i = 0; i < n; i++) add_draw(b, &specs[i], first_row + i);
+}
+
+static void add_decodes(struct batch *b, struct slots *t) {
+    collect_decodes(b, t);
+    if (t->cfg.drafts != NULL && b->n_decodes > 0) {
+        guess(b, t);
+        choose_drafts(b, t);
+    }
+    for (uint32_t i = 0; i < b->n_decodes; i++) add_decode(b, t, &b->decodes[i]);
+}
+
+/* ---- prefill ---- */
 
 /* Least recently served first; the sort is stable and the list short. */
 static uint32_t prefills_in_order(struct batch *b, struct slots *t) {
@@ -146,11 +257,13 @@ static void add_prefill(struct batch *b, struct slots *t, struct slot *s, uint32
             step_add_output(b->step, first_row + i)->sample.target =
                 q->tokens[q->n_computed + i + 1];
             b->items[b->n_items - 1].n_outputs++;
+            b->work.outputs++;
         }
     }
-    if (last && s->max_tokens > 0)
-        for (uint32_t c = 0; c < s->n_choices; c++)
-            add_draw(b, &t->choices[s->choices[c]], b->step->n_rows - 1);
+    for (uint32_t c = 0; last && s->max_tokens > 0 && c < s->n_choices; c++) {
+        const struct sample_spec spec = draw_spec(&t->choices[s->choices[c]].draw);
+        add_draw(b, &spec, b->step->n_rows - 1);
+    }
     s->served = b->n_steps;
 }
 
@@ -175,12 +288,10 @@ static void add_encode(struct batch *b, struct slots *t, struct slot *s, uint32_
 
 bool batch_build(struct batch *b, struct slots *t, uint64_t budget_ns) {
     step_clear(b->step, b->n_layers);
-    b->n_items = b->n_decodes = b->n_sums = 0;
+    b->n_items = b->n_decodes = b->n_sums = b->n_biases = 0;
     b->work = (struct cost_work){0};
     b->n_steps++;
-    for (uint32_t i = 0; i < t->cfg.max_batch; i++)
-        if (t->slots[i].phase == SLOT_DECODE && !t->slots[i].paused)
-            add_decodes(b, t, &t->slots[i]);
+    add_decodes(b, t);
     double left_ns = (double)budget_ns * (b->n_decodes > 0 ? 1 : BATCH_ALONE);
     const uint32_t n = prefills_in_order(b, t);
     for (uint32_t i = 0; i < n && (i == 0 || left_ns > 0); i++) {

@@ -6,6 +6,11 @@
  * goes to the next. A chunk is at least 16 rows (or the rest), and ends on a page's edge when it
  * can.
  *
+ * Drafts (sched/draft.h) take rows behind a decode's own as long as each is worth its time: with N
+ * tokens expected from a step of T ns, a row that comes true with probability p and costs dT ns is
+ * added while (N + p) / (T + dT) is clearly more than N / T, the likeliest row of all choices
+ * first.
+ *
  * Memory: allocated at open, with the step. The limits must hold one span, row, output, tap,
  * and copy per group for every choice, and all block tables: batch_open says which does not
  * (STATUS_INVALID).
@@ -16,7 +21,7 @@
 #include "sched/cost.h"
 #include "sched/slot.h"
 
-enum { BATCH_CHUNK_TOKENS = 16, BATCH_ALONE = 5 };
+enum { BATCH_CHUNK_TOKENS = 16, BATCH_ALONE = 5, BATCH_BIASES = 1 << 16 };
 
 struct batch_item {
     struct slot *slot;
@@ -25,10 +30,22 @@ struct batch_item {
     float *sums; /* SLOT_ENCODE: where the span's states are summed, else NULL */
 };
 
+/* A decode of the step that is being built. */
+struct batch_decode {
+    struct slot *slot;
+    uint32_t choice; /* index among the slot's choices */
+    uint32_t n_drafted;
+};
+
 struct batch {
     struct step *step;
-    struct batch_item *items; /* one per span, in order */
-    struct slot **order;      /* [max_batch] scratch */
+    struct batch_item *items;     /* one per span, in order */
+    struct slot **order;          /* [max_batch] scratch */
+    struct batch_decode *decodes; /* [max_batch] scratch */
+    struct draw ahead;            /* scratch: penalties after some drafts */
+    void *ahead_memory;
+    struct sample_bias *biases; /* [BATCH_BIASES]: the lists of draft rows */
+    uint32_t n_biases;
     uint32_t n_items, n_decodes;
     struct cost_work work;
     struct cost_model cost;

@@ -2,32 +2,31 @@
 
 #include <string.h>
 
-enum { TERMS = 3 };
-
-static const double prior[TERMS] = {500e3, 500e3, 50e3};
+static const double prior[COST_TERMS] = {500e3, 500e3, 50e3, 100e3};
 /* Weight of the prior, in squares of a term's usual size: a handful of steps outweigh it. */
-static const double prior_weight[TERMS] = {1, 16, 16};
+static const double prior_weight[COST_TERMS] = {1, 16, 16, 16};
 static const double decay = 0.98922; /* 2^(-1/64) */
 
-static void features(struct cost_work w, double x[TERMS]) {
+static void features(struct cost_work w, double x[COST_TERMS]) {
     x[0] = 1;
     x[1] = w.rows;
     x[2] = (double)w.positions / 1024;
+    x[3] = w.outputs;
 }
 
 /* Gaussian elimination without pivoting; the matrix is positive definite by its prior. */
-static void solve(double a[TERMS][TERMS], double b[TERMS], const double fixed[TERMS],
-                  double out[TERMS]) {
-    for (int k = 0; k < TERMS; k++) {
-        for (int i = k + 1; i < TERMS; i++) {
+static void solve(double a[COST_TERMS][COST_TERMS], double b[COST_TERMS],
+                  const double fixed[COST_TERMS], double out[COST_TERMS]) {
+    for (int k = 0; k < COST_TERMS; k++) {
+        for (int i = k + 1; i < COST_TERMS; i++) {
             const double f = a[i][k] / a[k][k];
-            for (int j = k; j < TERMS; j++) a[i][j] -= f * a[k][j];
+            for (int j = k; j < COST_TERMS; j++) a[i][j] -= f * a[k][j];
             b[i] -= f * b[k];
         }
     }
-    for (int k = TERMS; k-- > 0;) {
+    for (int k = COST_TERMS; k-- > 0;) {
         double s = b[k];
-        for (int j = k + 1; j < TERMS; j++) s -= a[k][j] * out[j];
+        for (int j = k + 1; j < COST_TERMS; j++) s -= a[k][j] * out[j];
         out[k] = s / a[k][k];
         /* A negative term would make more work look cheaper. */
         if (!(out[k] >= fixed[k] * 1e-4)) out[k] = fixed[k] * 1e-4;
@@ -35,10 +34,10 @@ static void solve(double a[TERMS][TERMS], double b[TERMS], const double fixed[TE
 }
 
 static void refit(struct cost_model *m) {
-    double a[TERMS][TERMS], b[TERMS];
+    double a[COST_TERMS][COST_TERMS], b[COST_TERMS];
     memcpy(a, m->gram, sizeof a);
     memcpy(b, m->moment, sizeof b);
-    for (int k = 0; k < TERMS; k++) {
+    for (int k = 0; k < COST_TERMS; k++) {
         a[k][k] += prior_weight[k];
         b[k] += prior_weight[k] * prior[k];
     }
@@ -51,23 +50,23 @@ void cost_init(struct cost_model *m) {
 }
 
 void cost_learn(struct cost_model *m, struct cost_work w, uint64_t ns) {
-    double x[TERMS];
+    double x[COST_TERMS];
     features(w, x);
     /* A step that was held up (a stopped process, a busy neighbour) must not teach its delay whole.
      */
     const double most = 4 * cost_ns(m, w);
     const double time = (double)ns < most ? (double)ns : most;
-    for (int i = 0; i < TERMS; i++) {
-        for (int j = 0; j < TERMS; j++) m->gram[i][j] = m->gram[i][j] * decay + x[i] * x[j];
+    for (int i = 0; i < COST_TERMS; i++) {
+        for (int j = 0; j < COST_TERMS; j++) m->gram[i][j] = m->gram[i][j] * decay + x[i] * x[j];
         m->moment[i] = m->moment[i] * decay + x[i] * time;
     }
     refit(m);
 }
 
 double cost_ns(const struct cost_model *m, struct cost_work w) {
-    double x[TERMS], ns = 0;
+    double x[COST_TERMS], ns = 0;
     features(w, x);
-    for (int i = 0; i < TERMS; i++) ns += m->fit[i] * x[i];
+    for (int i = 0; i < COST_TERMS; i++) ns += m->fit[i] * x[i];
     return ns;
 }
 
@@ -77,6 +76,7 @@ uint32_t cost_rows_within(const struct cost_model *m, struct cost_work w, uint32
     while (lo < hi) {
         const uint32_t mid = lo + (hi - lo + 1) / 2;
         const struct cost_work with = {
+            .outputs = w.outputs,
             .rows = w.rows + mid,
             .positions = w.positions + (uint64_t)mid * first + (uint64_t)mid * (mid - 1) / 2,
         };

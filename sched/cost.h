@@ -1,24 +1,27 @@
 /* cost.h: how long a step will take, learned from the steps that ran. It decides how many rows of
- * prefill go beside the running decodes, and nothing else: never what they compute.
+ * prefill and of drafts go beside the running decodes, and nothing else: never what they compute.
  *
- * Model: time = a + b * rows + c * (sum over rows of their position) / 1024, all >= 0, fitted by
- * least squares over steps, with weights that halve every 64 steps, and pulled to a prior so that
- * it is defined from the first step.
+ * Model: time = a + b * rows + c * (sum over rows of their position) / 1024 + d * outputs, all >=
+ * 0, fitted by least squares over steps, with weights that halve every 64 steps, and pulled to a
+ * prior so that it is defined from the first step.
  */
 #ifndef LAC_SCHED_COST_H
 #define LAC_SCHED_COST_H
 
 #include <stdint.h>
 
+enum { COST_TERMS = 4 };
+
 struct cost_model {
-    double gram[3][3],
-        moment[3]; /* decayed sums of x x^T and x t, x = (1, rows, positions / 1024) */
-    double fit[3]; /* nanoseconds */
+    /* Decayed sums of x x^T and x t, x = (1, rows, positions / 1024, outputs). */
+    double gram[COST_TERMS][COST_TERMS], moment[COST_TERMS];
+    double fit[COST_TERMS]; /* nanoseconds */
 };
 
 struct cost_work {
     uint32_t rows;
     uint64_t positions; /* sum of the rows' absolute positions */
+    uint32_t outputs;
 };
 
 void cost_init(struct cost_model *m);

@@ -137,6 +137,17 @@ void draw_accept(struct draw *d, uint32_t id) {
     count_up(d, id);
 }
 
+void draw_copy(struct draw *ahead, const struct draw *d) {
+    struct sample_bias *biases = ahead->biases;
+    struct draw_use *uses = ahead->uses;
+    CHECK(ahead->cap == d->cap);
+    *ahead = *d;
+    ahead->biases = biases;
+    ahead->uses = uses;
+    memcpy(biases, d->biases, d->n * sizeof *biases);
+    memcpy(uses, d->uses, d->n * sizeof *uses);
+}
+
 struct sample_spec draw_spec(const struct draw *d) {
     struct sample_spec s = d->spec;
     s.biases = d->n > 0 ? d->biases : NULL;

@@ -60,6 +60,8 @@ void draw_start(struct draw *d, const struct request *r, uint64_t seed, uint32_t
                 uint32_t n_distinct);
 /* The token was committed. */
 void draw_accept(struct draw *d, uint32_t id);
+/* Makes `ahead` (draw_init'ed alike) what d is now, so that drafts can be counted in it. */
+void draw_copy(struct draw *ahead, const struct draw *d);
 /* What to put into a step's output. */
 struct sample_spec draw_spec(const struct draw *d);
 

@@ -46,6 +46,7 @@ struct sched {
     struct kv_store kv;
     struct slots slots;
     struct batch batch;
+    struct drafts drafts;
     struct prepare_model model;
     struct chores chores;
     struct queue to_prepare, to_embed, to_start;
@@ -101,11 +102,23 @@ static enum status open_parts(struct sched *s, struct error *e) {
         .pool = cfg->pages, .n_groups = cfg->plan->n_groups, .domain = cfg->kv_domain};
     enum status st = STATUS_OK;
     if (cfg->prefix_cache) st = prefix_cache_open(cfg->pages, cfg->plan->n_groups, &s->kv.cache, e);
+    const struct drafts_config drafts = {
+        .suffix = cfg->suffix_drafts,
+        .ngram = cfg->ngram_drafts,
+        .deployment = cfg->ngrams,
+        .n_ctx = cfg->n_ctx,
+        .n_vocab = cfg->plan->n_vocab,
+        .n_choices = cfg->max_batch,
+        .metrics = cfg->metrics,
+    };
+    const bool drafting = cfg->suffix_drafts || cfg->ngram_drafts;
+    if (st == STATUS_OK && drafting) st = drafts_open(&s->drafts, &drafts, e);
     const struct slots_config slots = {
         .tokenizer = cfg->tokenizer,
         .kv = &s->kv,
         .metrics = cfg->metrics,
         .flight = cfg->flight,
+        .drafts = drafting ? &s->drafts : NULL,
         .heap_bytes = cfg->heap_bytes,
         .n_ctx = cfg->n_ctx,
         .n_vocab = cfg->plan->n_vocab,
@@ -623,6 +636,7 @@ void sched_close(struct sched *s) {
     free(s->queue_mem);
     batch_close(&s->batch);
     slots_close(&s->slots);
+    drafts_close(&s->drafts);
     prefix_cache_close(s->kv.cache);
     free(s);
 }

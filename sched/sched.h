@@ -21,6 +21,7 @@ struct chat_template;
 struct encoder; /* models/encoder.h */
 struct metrics;
 struct flight;
+struct ngram_table; /* models/ngram_table.h */
 
 struct sched_config {
     const struct plan *plan;
@@ -37,6 +38,8 @@ struct sched_config {
     uint32_t max_batch; /* choices that run at once; a request takes n of them */
     uint32_t max_queue; /* waiting requests, tokenised or not */
     bool prefix_cache;
+    bool suffix_drafts, ngram_drafts; /* sources of lossless drafts (sched/draft.h) */
+    const struct ngram_table *ngrams; /* the deployment's, or NULL */
     uint64_t
         prefill_budget_ns;   /* time a step may spend on prefill beside running decodes; 0: 10 ms */
     uint64_t chore_slice_ns; /* longest run of a chore without a look at the ring; 0: 200 us */

@@ -83,6 +83,16 @@ void sequence_cut(struct sequence *q, uint32_t n) {
     if (q->n_computed > n) q->n_computed = n;
 }
 
+bool sequence_settle(struct sequence *q, uint32_t token) {
+    const bool right = q->n_committed < q->n_tokens && q->tokens[q->n_committed] == token;
+    if (!right) {
+        sequence_cut(q, q->n_committed);
+        sequence_append(q, token);
+    }
+    q->n_committed++;
+    return right;
+}
+
 static bool shared(const struct sequence *q, const struct kv_store *kv, uint32_t i) {
     return page_pool_meta(kv->pool, 0, page_row(q, kv, i)[0])->references > 1;
 }

@@ -58,6 +58,9 @@ uint32_t sequence_adopt_prefix(struct sequence *q, const struct kv_store *kv, ui
 /* Pages and tokens of `from`; no page is copied yet. */
 void sequence_fork(struct sequence *q, const struct sequence *from, const struct kv_store *kv);
 void sequence_append(struct sequence *q, uint32_t token);
+/* The model draws `token` at the commit index: it is committed. Where a draft stood there that
+ * equals it, returns true, and what follows the draft stays; else everything uncommitted is cut. */
+bool sequence_settle(struct sequence *q, uint32_t token);
 /* Everything up to n is final. */
 void sequence_commit(struct sequence *q, uint32_t n);
 /* Forgets tokens from n on. n >= n_committed. Pages stay, to be written again. */

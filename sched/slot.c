@@ -124,6 +124,8 @@ static void tell_done(struct slot *s, uint64_t now) {
     const struct request_report report = {
         .seed = s->seed,
         .deadline_missed = s->deadline_missed,
+        .drafted = s->n_proposed,
+        .accepted = s->n_accepted,
         .queue_ns = s->admitted_ns - s->request->received_ns,
         .prefill_ns = first - s->admitted_ns,
         .decode_ns = now - first,
@@ -266,7 +268,7 @@ enum status slot_admit(struct slots *t, const struct slot_start *w, uint64_t now
     s->admitted_ns = now;
     s->first_token_ns = 0;
     s->n_unfinished = s->n_choices;
-    s->n_generated = s->n_echoed = 0;
+    s->n_generated = s->n_echoed = s->n_proposed = s->n_accepted = 0;
     s->served = w->step;
     s->deadline_missed = s->paused = false;
     stop_set_init(&s->stops, r->stops, r->n_stops);
@@ -275,6 +277,8 @@ enum status slot_admit(struct slots *t, const struct slot_start *w, uint64_t now
         const struct prepared *p = w->prepared;
         draw_start(&k->draw, r, s->seed, c, p->tokens.ids, s->n_prompt, p->distinct, p->n_distinct);
         emit_start(&k->emit, t->cfg.tokenizer, r, c, &s->stops);
+        k->n_drafted = 0;
+        if (t->cfg.drafts != NULL) draft_start(t->cfg.drafts, s->choices[c], 0, s->n_prompt);
     }
     t->n_running++;
     record_start(t, s, w, now);
@@ -296,14 +300,15 @@ void slots_pause_and_resume(struct slots *t, uint64_t now) {
     }
 }
 
-/* One more token of a choice: committed at once, since nothing can withdraw it. */
-static void accept(struct slots *t, struct slot *s, uint32_t c, const struct output *o,
+/* One more token of a choice: committed at once, since nothing can withdraw it. Returns whether a
+ * draft foretold it, so that the next row's output is one too. */
+static bool accept(struct slots *t, struct slot *s, uint32_t c, const struct output *o,
                    uint64_t now) {
     struct choice *k = choice_of(t, s, c);
-    sequence_append(&k->sequence, o->token);
-    sequence_commit(&k->sequence, k->sequence.n_tokens);
+    const bool foretold = sequence_settle(&k->sequence, o->token);
+    s->n_accepted += foretold;
     draw_accept(&k->draw, o->token);
-    record(t, s, now, FLIGHT_TOKEN, c, o->token, k->sequence.n_tokens - 1);
+    record(t, s, now, FLIGHT_TOKEN, c, o->token, k->sequence.n_committed - 1);
     metric_add(t->cfg.metrics, METRIC_COMPLETION_TOKENS, 0, 1);
     if (k->n_generated > 0)
         metric_time(t->cfg.metrics, METRIC_INTER_TOKEN, 0, now - k->last_token_ns);
@@ -318,6 +323,37 @@ static void accept(struct slots *t, struct slot *s, uint32_t c, const struct out
     } else if (k->n_generated == s->max_tokens) {
         finish_at_length(t, s, c, now);
     }
+    return foretold;
+}
+
+static bool is_bad(struct slots *t, struct slot *s, const struct output *o, uint64_t now) {
+    if (!o->bad) return false;
+    struct error e;
+    (void)error_set(&e, STATUS_BAD_NUMBER, NULL, "the model's output is not a number");
+    slot_fail(t, s, &e, now);
+    return true;
+}
+
+/* Row 0 is the last token's, the others are drafts': each output counts as long as the drafts
+ * before it were what was drawn. The others are as if they had never been computed. */
+static void decode_done(struct slots *t, struct slot *s, uint32_t c, const struct output *outputs,
+                        uint32_t n_outputs, uint64_t now) {
+    struct choice *k = choice_of(t, s, c);
+    const uint32_t drafted = k->n_drafted;
+    uint32_t accepted = 0;
+    CHECK(n_outputs == 1 + drafted);
+    k->n_drafted = 0;
+    s->n_proposed += drafted;
+    for (uint32_t i = 0; i < n_outputs; i++) {
+        if (is_bad(t, s, &outputs[i], now)) return;
+        if (i == 0) sequence_seal(&k->sequence, t->cfg.kv);
+        const bool foretold = accept(t, s, c, &outputs[i], now);
+        accepted += foretold;
+        if (!foretold || k->finished || !slot_running(s)) break;
+    }
+    if (drafted == 0) return;
+    draft_settled(t->cfg.drafts, &k->guess, drafted, accepted);
+    record(t, s, now, FLIGHT_DRAFTED, k->guess.source, drafted, accepted);
 }
 
 static void prefill_done(struct slots *t, struct slot *s, const struct output *outputs,
@@ -334,7 +370,7 @@ static void prefill_done(struct slots *t, struct slot *s, const struct output *o
     if (t->cfg.heap_bytes != NULL) s->heap_mark = *t->cfg.heap_bytes;
     record(t, s, now, FLIGHT_FIRST_TOKEN, 0, outputs[0].token, 0);
     metric_time(t->cfg.metrics, METRIC_TIME_TO_FIRST_TOKEN, 0, now - s->request->received_ns);
-    for (uint32_t c = 0; c < n; c++) accept(t, s, c, &outputs[c], now);
+    for (uint32_t c = 0; c < n; c++) (void)accept(t, s, c, &outputs[c], now);
 }
 
 /* The states of one more stretch of the text at hand are summed. */
@@ -369,25 +405,19 @@ static void encode_done(struct slots *t, struct slot *s, uint32_t first, uint32_
 void slot_step_done(struct slots *t, struct slot *s, uint32_t c, uint32_t first_row,
                     uint32_t n_rows, const struct output *outputs, uint32_t n_outputs,
                     const float *sums, uint64_t now) {
-    for (uint32_t i = 0; i < n_outputs; i++) {
-        if (!outputs[i].bad) continue;
-        struct error e;
-        (void)error_set(&e, STATUS_BAD_NUMBER, NULL, "the model's output is not a number");
-        slot_fail(t, s, &e, now);
-        return;
-    }
     struct sequence *q = &choice_of(t, s, c)->sequence;
     const uint32_t first_position = q->n_computed;
     sequence_computed(q, t->cfg.kv, n_rows);
-    if (n_outputs > 0) sequence_seal(q, t->cfg.kv);
-    if (s->phase != SLOT_DECODE) record(t, s, now, FLIGHT_PREFILL_CHUNK, c, n_rows, first_position);
-    if (s->phase == SLOT_ENCODE) {
-        encode_done(t, s, first_position, n_rows, sums, now);
+    if (s->phase == SLOT_DECODE) {
+        decode_done(t, s, c, outputs, n_outputs, now);
         return;
     }
-    if (s->phase == SLOT_DECODE) {
-        CHECK(n_outputs == 1);
-        accept(t, s, c, &outputs[0], now);
+    for (uint32_t i = 0; i < n_outputs; i++)
+        if (is_bad(t, s, &outputs[i], now)) return;
+    if (n_outputs > 0) sequence_seal(q, t->cfg.kv);
+    record(t, s, now, FLIGHT_PREFILL_CHUNK, c, n_rows, first_position);
+    if (s->phase == SLOT_ENCODE) {
+        encode_done(t, s, first_position, n_rows, sums, now);
         return;
     }
     CHECK(s->phase == SLOT_PREFILL && c == 0);

@@ -20,6 +20,7 @@
 #include "core/request.h"
 #include "core/step.h"
 #include "sched/answer.h"
+#include "sched/draft.h"
 #include "sched/draw.h"
 #include "sched/emit.h"
 #include "sched/encode.h"
@@ -35,6 +36,8 @@ struct choice {
     struct sequence sequence;
     struct draw draw;
     struct emit emit;
+    struct draft_guess guess; /* of the step in flight */
+    uint32_t n_drafted;       /* of it, in the step's span */
     uint32_t n_generated;
     uint64_t last_token_ns;
     bool taken, finished;
@@ -54,6 +57,7 @@ struct slot {
     uint32_t n_echoed;   /* tokens of the prompt given back in SLOT_ECHO */
     uint32_t n_reserved; /* pages of each group still reserved */
     uint32_t n_choices, n_unfinished, n_generated;
+    uint32_t n_proposed, n_accepted; /* drafts */
     uint32_t choices[REQUEST_MAX_CHOICES];
     uint64_t served;   /* the step at which prefill last got rows, or admission: order of service */
     bool paused;       /* the client does not take more now */
@@ -68,6 +72,7 @@ struct slots_config {
     const struct kv_store *kv;
     struct metrics *metrics;
     struct flight *flight;      /* [max_batch] slots */
+    struct drafts *drafts;      /* [max_batch] choices, or NULL: off */
     const uint64_t *heap_bytes; /* general-heap bytes taken so far (alloc/heap.h), or NULL */
     uint32_t n_ctx, n_vocab, max_batch, d_model;
 };

@@ -322,8 +322,9 @@ static const struct backend_ops fake_ops = {
 
 struct fake_config {
     uint32_t n_ctx, max_batch, max_queue, n_pages, polls_late, bad_every;
-    uint32_t max_rows; /* 0: 64 */
-    bool no_prefix_cache;
+    uint32_t max_rows;      /* 0: 64 */
+    uint32_t draft_outputs; /* outputs beside those that the choices need */
+    bool no_prefix_cache, suffix_drafts, ngram_drafts;
     uint64_t prefill_budget_ns;
     uint64_t chore_slice_ns; /* 0: long, so that chores end in one go and a run can be repeated */
     const struct chat_template *chat_template;
@@ -394,7 +395,7 @@ static inline void fake_open(struct fake *f, const struct fake_config *cfg, stru
         .flight = flight_init(f->flight_mem, cfg->max_batch, 64),
         .limits = {.max_spans = cfg->max_batch,
                    .max_rows = cfg->max_rows != 0 ? cfg->max_rows : 64,
-                   .max_outputs = cfg->max_batch + 4,
+                   .max_outputs = cfg->max_batch + 4 + cfg->draft_outputs,
                    .max_pages = cfg->max_batch * FAKE_GROUPS * ((cfg->n_ctx + 15) / 16),
                    .max_copies = cfg->max_batch * FAKE_GROUPS,
                    .max_profiles = 1,
@@ -403,6 +404,8 @@ static inline void fake_open(struct fake *f, const struct fake_config *cfg, stru
         .max_batch = cfg->max_batch,
         .max_queue = cfg->max_queue,
         .prefix_cache = !cfg->no_prefix_cache,
+        .suffix_drafts = cfg->suffix_drafts,
+        .ngram_drafts = cfg->ngram_drafts,
         .prefill_budget_ns = cfg->prefill_budget_ns,
         .chore_slice_ns = cfg->chore_slice_ns != 0 ? cfg->chore_slice_ns : UINT64_C(10000000000),
         .kv_domain = 7,
