@@ -46,6 +46,7 @@ enum {
     STEP_CARRY_ROWS = 8,   /* hidden states kept per slot: the most a sequence may owe */
     STEP_GATE_REFRESH = 5, /* page choices are made at positions divisible by it */
     STEP_GATE_KEPT = 80,   /* positions whose choices a slot keeps; more than may be withdrawn */
+    STEP_GATE_ROWS = 64,   /* most rows of a span at or behind its gate's first_position */
 };
 #define STEP_NONE UINT32_MAX
 
@@ -90,12 +91,12 @@ struct exit_policy {
     bool filled;         /* K and V of skipped layers come from fitted maps (else they are owed) */
 };
 
-/* Which pages a row attends to in layers >= dense_layers, from first_position on (rows before it
- * attend to everything). Always: the first sink_pages of the sequence, the anchors, and the row's
- * own page with the recent_pages - 1 before it. The other pages before the row's recent ones are
- * candidates (they are whole by then, sealed or not): the budget_pages best by score, ties to the
- * lower page. A choice is made per layer and KV head with the query of one position and serves the
- * positions after it: position p uses that of max(first_position, p - p % STEP_GATE_REFRESH).
+/* Which pages a row attends to in layers >= dense_layers without a window, from first_position on
+ * (rows before it attend to everything). A choice is made per layer and KV head with the query of
+ * one position and serves the positions after it: position p uses that of c = max(first_position,
+ * p - p % STEP_GATE_REFRESH). Always: the first sink_pages (>= 1) of the sequence, the anchors, the
+ * page of c with the recent_pages - 1 before it, and all pages behind. The others are candidates
+ * (they are whole by then, sealed or not): the budget_pages best by score, ties to the lower page.
  * Choices are kept in the slot by position, STEP_GATE_KEPT positions back, so verifying k tokens
  * chooses what decoding them would, and a rollback within that finds them again. */
 struct gate_policy {

@@ -10,6 +10,8 @@
 #include "core/check.h"
 #include "core/cpu/cpu_state.h"
 
+#define NO_CHOICE UINT32_MAX
+
 struct block_scratch {
     float m[ATTENTION_ROWS * 256], l[ATTENTION_ROWS * 256];
     float data[]; /* scores, then acc */
@@ -24,6 +26,12 @@ static uint32_t position_of(const struct cpu_backend *b, uint32_t i) {
     return b->position[b->rows[i]];
 }
 
+/* The position whose choice of pages serves a row, or NO_CHOICE: it attends to everything. */
+static uint32_t choice_of(const struct cpu_backend *b, uint32_t row) {
+    const struct gate_policy *g = gate_of(b, row);
+    return g != NULL ? gate_choice_position(g, b->position[row]) : NO_CHOICE;
+}
+
 /* Tiles of the full rows, and the way to go through them. */
 static void plan_tiles(struct cpu_backend *b) {
     const struct layer_plan *l = b->layer->plan;
@@ -35,10 +43,16 @@ static void plan_tiles(struct cpu_backend *b) {
         const struct span *span = b->row_span[b->rows[i]];
         t->first = i;
         t->span = (uint32_t)(span - b->step->spans);
+        const uint32_t choice = choice_of(b, b->rows[i]);
         uint32_t end = i + 1;
         while (end < b->n_full && end - i < tile_rows && b->rows[end] == b->rows[end - 1] + 1 &&
-               b->row_span[b->rows[end]] == span)
+               b->row_span[b->rows[end]] == span && choice_of(b, b->rows[end]) == choice)
             end++;
+        t->chosen = NULL;
+        if (choice != NO_CHOICE) {
+            t->chosen = gate_chosen(b, span->slot, choice);
+            t->recent_page = gate_recent_page(&b->step->gates[span->gate], choice);
+        }
         t->n = end - i;
         t->block0 = first_visible(l, position_of(b, i)) / KV_BLOCK_TOKENS;
         t->n_blocks = position_of(b, end - 1) / KV_BLOCK_TOKENS + 1 - t->block0;
@@ -57,8 +71,17 @@ static void plan_tiles(struct cpu_backend *b) {
 struct block_set {
     const struct attention_tile *tile;
     uint32_t kv_head, block;
+    /* Those that are attended to, side by side; of page p of the block, before[p] stand before it.
+     */
+    uint32_t n_pages, before[KV_BLOCK_TOKENS / KV_PAGE_TOKENS];
     const uint8_t *pages[KV_BLOCK_TOKENS / KV_PAGE_TOKENS];
 };
+
+static bool attended(const struct cpu_backend *b, const struct block_set *s, uint32_t page) {
+    const struct attention_tile *t = s->tile;
+    return t->chosen == NULL || page >= t->recent_page ||
+           (t->chosen[(size_t)s->kv_head * b->gate_words + page / 64] >> page % 64 & 1);
+}
 
 /* Where the pages of one block lie; those behind the last written are left out. */
 static void find_pages(const struct cpu_backend *b, struct block_set *s) {
@@ -66,12 +89,14 @@ static void find_pages(const struct cpu_backend *b, struct block_set *s) {
     const struct layer_plan *l = b->layer->plan;
     const uint32_t first = s->block * (KV_BLOCK_TOKENS / KV_PAGE_TOKENS);
     const size_t layer = l->group_layer * b->layer->kv.layer_bytes;
+    s->n_pages = 0;
     for (uint32_t p = 0; p < KV_BLOCK_TOKENS / KV_PAGE_TOKENS; p++) {
-        s->pages[p] = NULL;
-        if (first + p >= span->n_pages) continue;
+        s->before[p] = s->n_pages;
+        if (first + p >= span->n_pages || !attended(b, s, first + p)) continue;
         const uint8_t *data = b->page_data[span->block_table[l->group] + first + p];
-        if (data != NULL) s->pages[p] = data + layer;
+        s->pages[s->n_pages++] = data != NULL ? data + layer : NULL;
     }
+    for (uint32_t p = s->n_pages; p < KV_BLOCK_TOKENS / KV_PAGE_TOKENS; p++) s->pages[p] = NULL;
 }
 
 /* Rows [first, first + n) of the tile (n <= ATTENTION_ROWS), all of which see the block. */
@@ -100,7 +125,10 @@ static void block_prepare(const struct cpu_backend *b, const struct block_set *s
         t->q[r] = b->q_packed + (size_t)i * b->cfg.plan->d_attention_max +
                   (size_t)s->kv_head * group * hd;
         t->lo[r] = visible > start ? visible - start : 0;
-        t->hi[r] = position - start < KV_BLOCK_TOKENS ? position - start + 1 : KV_BLOCK_TOKENS;
+        const uint32_t own = (position - start) / KV_PAGE_TOKENS;
+        t->hi[r] = own < KV_BLOCK_TOKENS / KV_PAGE_TOKENS
+                       ? s->before[own] * KV_PAGE_TOKENS + position % KV_PAGE_TOKENS + 1
+                       : s->n_pages * KV_PAGE_TOKENS;
     }
 }
 
@@ -137,7 +165,12 @@ static void split_task(void *arg, uint32_t task, uint32_t worker) {
     find_pages(b, &s);
     uint32_t from, to;
     rows_of_block(b, &s, &from, &to);
-    for (uint32_t r = from; r < to; r += ATTENTION_ROWS) {
+    /* A block of which no page was chosen: a sum of nothing, which attention_finish leaves out. */
+    for (uint32_t r = from; s.n_pages == 0 && r < to; r++)
+        for (uint32_t g = 0; g < group; g++)
+            b->partial_l[tile->first_slot + (size_t)(block * tile->n + r) * l->n_heads +
+                         s.kv_head * group + g] = 0;
+    for (uint32_t r = from; s.n_pages > 0 && r < to; r += ATTENTION_ROWS) {
         struct attention_block a;
         block_prepare(b, &s, r, to - r < ATTENTION_ROWS ? to - r : ATTENTION_ROWS, scratch->data,
                       &a);
@@ -166,6 +199,7 @@ static void walk_task(void *arg, uint32_t task, uint32_t worker) {
     for (uint32_t block = first; block < last; block++) {
         s.block = tile->block0 + block;
         find_pages(b, &s);
+        if (s.n_pages == 0) continue;
         uint32_t from, to;
         rows_of_block(b, &s, &from, &to);
         for (uint32_t r = from; r < to; r += ATTENTION_ROWS) {
@@ -238,7 +272,7 @@ void attention_finish(struct cpu_backend *b, uint32_t i) {
                 *m = b->partial_m[slot];
                 *sum = b->partial_l[slot];
                 memcpy(out, acc, hd * sizeof(float));
-            } else {
+            } else if (b->partial_l[slot] > 0) {
                 b->vec->attention_merge(m, sum, out, b->partial_m[slot], b->partial_l[slot], acc,
                                         hd);
             }

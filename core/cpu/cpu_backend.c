@@ -112,6 +112,30 @@ static void carve_layer(struct carver *c, const struct plan *p, const struct lay
     cl->o_bias = carve_vector(c, l->o_bias, 0, p->d_model);
 }
 
+/* What page choices need; nothing without cfg.gates. */
+static void lay_out_gates(struct cpu_backend *b, struct carver *c,
+                          const struct backend_config *cfg) {
+    const struct plan *p = cfg->plan;
+    if (!cfg->gates) return;
+    uint32_t heads = 1;
+    for (uint32_t g = 0; g < p->n_groups; g++) {
+        const struct kv_group *group = &p->groups[g];
+        b->bounds_page_bytes[g] =
+            (size_t)group->n_layers * group->n_kv_heads * 2 * group->head_dim * sizeof(uint16_t);
+        b->bounds[g] = carve(c, page_pool_counts(cfg->pages, g).capacity, b->bounds_page_bytes[g]);
+        heads = larger(heads, group->n_kv_heads);
+    }
+    b->gate_heads = heads;
+    b->gate_words = (cfg->n_ctx / KV_PAGE_TOKENS + 64) / 64;
+    const size_t entries = (size_t)cfg->n_slots * GATE_RING;
+    b->gate_bits = carve(c, entries * p->n_layers * heads, b->gate_words * sizeof(uint64_t));
+    b->gate_at = carve(c, entries, sizeof *b->gate_at);
+    b->gate_score_bytes = (size_t)2 * b->gate_words * 64 * sizeof(float);
+    b->gate_scores = carve(c, b->n_workers, b->gate_score_bytes);
+    b->gate_rows = carve(c, cfg->limits.max_rows, sizeof *b->gate_rows);
+    if (c->base != NULL) memset(b->gate_at, 0, entries * sizeof *b->gate_at);
+}
+
 /* Everything after the struct; with base NULL only counted (`b` is then a scrap). */
 static size_t lay_out(struct cpu_backend *b, uint8_t *base, const struct backend_config *cfg) {
     const struct plan *p = cfg->plan;
@@ -179,6 +203,7 @@ static size_t lay_out(struct cpu_backend *b, uint8_t *base, const struct backend
     b->sample_scratch_bytes = (sample_scratch_bytes(p->n_vocab) + 63) & ~(size_t)63;
     b->sample_scratch = carve(&c, b->n_samplers, b->sample_scratch_bytes);
 
+    lay_out_gates(b, &c, cfg);
     b->row_span = carve(&c, rows, sizeof *b->row_span);
     b->position = carve(&c, rows, sizeof *b->position);
     b->needed = carve(&c, rows, sizeof *b->needed);
@@ -207,7 +232,7 @@ static enum status check_weight(const struct weight *w, struct error *e) {
                      tensor_format(w->t->type)->name);
 }
 
-static enum status check_plan(const struct backend_config *cfg, struct error *e) {
+enum status cpu_backend_check(const struct backend_config *cfg, struct error *e) {
     const struct plan *p = cfg->plan;
     for (uint32_t i = 0; i < p->n_layers; i++) {
         const struct layer_plan *l = &p->layers[i];
@@ -294,13 +319,17 @@ static void copy_task(void *arg, uint32_t task, uint32_t worker) {
     const size_t bytes = kv_page_bytes(&b->cfg.plan->groups[c->group], b->cfg.kv);
     memcpy(page_pool_data(b->cfg.pages, c->group, c->to),
            page_pool_data(b->cfg.pages, c->group, c->from), bytes);
+    const size_t bounds = b->bounds_page_bytes[c->group];
+    if (bounds > 0)
+        memcpy(b->bounds[c->group] + c->to * bounds, b->bounds[c->group] + c->from * bounds,
+               bounds);
 }
 
-/* What no head has been published for cannot be asked. */
-static bool needs_heads(const struct step *s) {
+/* What no head has been published for cannot be asked, nor choices without their memory. */
+static bool needs_more(const struct cpu_backend *b, const struct step *s) {
     bool needs = s->epoch != 0;
     for (uint32_t i = 0; i < s->n_spans; i++)
-        needs |= s->spans[i].exit != STEP_NONE || s->spans[i].gate != STEP_NONE;
+        needs |= s->spans[i].exit != STEP_NONE || (s->spans[i].gate != STEP_NONE && !b->cfg.gates);
     for (uint32_t i = 0; i < s->n_outputs; i++) needs |= s->outputs[i].head != STEP_NONE;
     for (uint32_t r = 0; r < s->n_rows; r++) needs |= s->first_layers[r] != 0;
     return needs;
@@ -369,11 +398,12 @@ static void cpu_retire(struct backend *backend, uint64_t epoch) {
 static enum status cpu_submit(struct backend *backend, struct step *s) {
     struct cpu_backend *b = (struct cpu_backend *)backend;
     CHECK(b->finished == NULL);
-    if (needs_heads(s)) return STATUS_UNSUPPORTED;
+    if (needs_more(b, s)) return STATUS_UNSUPPORTED;
     s->submit_ns = clock_now_ns();
     b->step = s;
     prepare(b);
     phase(b, copy_task, s->n_copies);
+    gate_prepare(b);
     layers_begin(b);
     layers_run(b);
     taps_run(b, b->cfg.plan->n_layers);
@@ -412,7 +442,7 @@ static const struct backend_ops cpu_ops = {
 enum status cpu_backend_init(void *mem, const struct backend_config *cfg, struct backend **out,
                              struct error *e) {
     *out = NULL;
-    const enum status s = check_plan(cfg, e);
+    const enum status s = cpu_backend_check(cfg, e);
     if (s != STATUS_OK) return s;
     struct cpu_backend *b = mem;
     memset(b, 0, sizeof *b);

@@ -22,6 +22,8 @@ enum {
     HEAD_ROWS = 32,    /* logits kept at once */
     ATTENTION_TILE_ROWS = 16,
     PARTIAL_BYTES = 8 << 20, /* block results waiting to be merged, at most */
+    /* Groups of positions whose page choices a slot keeps. */
+    GATE_RING = (STEP_GATE_KEPT + STEP_GATE_ROWS) / STEP_GATE_REFRESH + 2,
 };
 
 /* What a matrix reads. The numerics class gives each input its format. */
@@ -51,8 +53,11 @@ struct cpu_layer {
     bool q_norm_whole, k_norm_whole; /* over all heads at once */
 };
 
-/* Consecutive rows of one span: compact indices [first, first + n). */
+/* Consecutive rows of one span: compact indices [first, first + n). Gated rows of a tile share one
+ * choice of pages. */
 struct attention_tile {
+    const uint64_t *chosen; /* [KV head][gate_words]: bit p, page p; NULL: all pages */
+    uint32_t recent_page;   /* this page and all behind it are attended to besides */
     uint32_t first, n;
     uint32_t span;
     uint32_t block0, n_blocks; /* absolute blocks that any of its rows sees */
@@ -95,6 +100,17 @@ struct cpu_backend {
     uint32_t *expert_row;        /* [ff_rows] by that row: i */
     float *rope[PLAN_MAX_ROPES]; /* [max_rows][2][n_dims]: cosines, then signed sines */
     float *logits;               /* [HEAD_ROWS, n_vocab] */
+    /* gates; NULL and 0 without cfg.gates */
+    uint8_t
+        *bounds[PLAN_MAX_GROUPS]; /* [page]: {least, greatest} F16 [layer][KV head][2][head_dim] */
+    size_t bounds_page_bytes[PLAN_MAX_GROUPS];
+    uint64_t *gate_bits;  /* [n_slots][GATE_RING][n_layers][gate_heads][gate_words] */
+    uint32_t *gate_at;    /* [n_slots][GATE_RING]: position of the choice + 1; 0: none */
+    uint8_t *gate_scores; /* [n_workers] of gate_score_bytes */
+    size_t gate_score_bytes;
+    uint32_t gate_heads, gate_words; /* most KV heads; words of a bitmap of pages */
+    uint32_t *gate_rows;             /* [max_rows] of the phase at hand */
+    uint32_t n_gate_rows;
     float *partial_acc, *partial_m, *partial_l;
     uint32_t n_partial, head_dim_max;
 
@@ -164,6 +180,16 @@ void quantise_row(struct cpu_backend *b, enum cpu_input in, const float *x, uint
  * attention_finish does that row by row. */
 void attention_run(struct cpu_backend *b);
 void attention_finish(struct cpu_backend *b, uint32_t i);
+
+/* gate.c. gate_prepare: before the layers. gate_bounds: keys of the layer's rows are written.
+ * gate_choose: their queries are there; enters the choices that attention_run looks up. */
+void gate_prepare(struct cpu_backend *b);
+void gate_bounds(struct cpu_backend *b);
+void gate_choose(struct cpu_backend *b);
+const struct gate_policy *gate_of(const struct cpu_backend *b, uint32_t row);
+uint32_t gate_choice_position(const struct gate_policy *g, uint32_t position);
+uint64_t *gate_chosen(const struct cpu_backend *b, uint32_t slot, uint32_t choice_position);
+uint32_t gate_recent_page(const struct gate_policy *g, uint32_t choice_position);
 
 /* experts.c: the feed-forward of a mixture layer: from normed, back into
  * normed [n_full, d_model]. */

@@ -268,7 +268,9 @@ static void layer_run(struct cpu_backend *b) {
                  nk);
     products_run(b);
     phase(b, rotate_and_write_task, row_tasks(b->n_rows));
+    gate_bounds(b);
     if (b->n_full == 0) return;
+    gate_choose(b);
     attention_run(b);
     phase(b, attended_task, row_tasks(b->n_full));
     products_begin(b);

@@ -465,11 +465,46 @@ static void sample_masses(const float *z, uint32_t n, uint32_t chunk, float max,
     }
 }
 
+static void page_bounds(const uint8_t *k, const uint8_t *k_scale, enum kv_format kv,
+                        uint32_t head_dim, uint16_t *out) {
+    v16 scale = v_set1(1);
+    if (kv == KV_Q8) scale = v_load_f16((const uint16_t *)(const void *)k_scale);
+    const v16 zero = v_set1(0);
+    for (uint32_t d = 0; d < head_dim; d += 16) {
+        float least[16], greatest[16];
+        for (uint32_t j = 0; j < 16; j++) {
+            const v16 x = v_mul(load_kv(k, (size_t)(d + j) * 16, kv), scale);
+            greatest[j] = v_hmax(x);
+            least[j] = -v_hmax(v_sub(zero, x));
+        }
+        v_store_f16(out + d, v_load(least));
+        v_store_f16(out + head_dim + d, v_load(greatest));
+    }
+}
+
+static float page_score(const float *q, uint32_t n_group, uint32_t head_dim,
+                        const uint16_t *bounds) {
+    float best = -__builtin_inff();
+    for (uint32_t h = 0; h < n_group; h++) {
+        v16 sum = v_set1(0);
+        for (uint32_t d = 0; d < head_dim; d += 16) {
+            const v16 x = v_load(q + (size_t)h * head_dim + d);
+            const v16 low = v_mul(x, v_load_f16(bounds + d));
+            const v16 high = v_mul(x, v_load_f16(bounds + head_dim + d));
+            sum = v_add(sum, v_max(low, high));
+        }
+        const float s = v_sum(sum);
+        best = s > best ? s : best;
+    }
+    return best;
+}
+
 #define VECTOR_KERNELS(isa)                                                                        \
     {                                                                                              \
         .name = (isa), .rms_norm = rms_norm, .add_scaled = add_scaled, .scale = scale_by,          \
         .softcap = softcap, .gated = gated, .rope = rope, .kv_write = kv_write,                    \
-        .attention_block = attention_block, .attention_merge = attention_merge, .sample = {        \
+        .attention_block = attention_block, .attention_merge = attention_merge,                    \
+        .page_bounds = page_bounds, .page_score = page_score, .sample = {                          \
             sample_maxima,                                                                         \
             sample_sums,                                                                           \
             sample_at_least,                                                                       \

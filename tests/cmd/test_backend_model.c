@@ -22,7 +22,7 @@ static void a_real_model_has_the_same_bits(void **state) {
     const char *is_long = getenv("LONG"), *variant = getenv("V");
     const bool sanitised = variant != NULL && strcmp(variant, "release") != 0;
     const uint32_t every = sanitised ? 104 : is_long != NULL && strcmp(is_long, "1") == 0 ? 4 : 26;
-    bits_everything(model_plan(m), ids, N, ACTIVATION_INT16, KV_F16, every);
+    bits_everything(model_plan(m), ids, N, ACTIVATION_INT16, KV_F16, NULL, every);
     model_close(m);
 }
 

@@ -30,13 +30,15 @@ struct bits_rig {
     void *mem, *step_mem;
     struct step_limits limits;
     uint32_t n_ctx;
+    const struct gate_policy *gate;                  /* of every span; NULL: full attention */
     uint32_t *table[BITS_MAX_SEQS][PLAN_MAX_GROUPS]; /* pages of each sequence, taken when needed */
 };
 
-static inline void bits_open(struct bits_rig *r, const struct plan *plan, uint32_t n_ctx,
-                             enum cpu_isa isa, uint32_t threads, enum activation_format act,
-                             enum kv_format kv) {
+static inline void bits_open_gated(struct bits_rig *r, const struct plan *plan, uint32_t n_ctx,
+                                   enum cpu_isa isa, uint32_t threads, enum activation_format act,
+                                   enum kv_format kv, const struct gate_policy *gate) {
     memset(r, 0, sizeof *r);
+    r->gate = gate;
     r->plan = plan;
     r->n_ctx = n_ctx;
     const uint32_t full = (n_ctx + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
@@ -46,6 +48,8 @@ static inline void bits_open(struct bits_rig *r, const struct plan *plan, uint32
                                      .max_pages = BITS_MAX_SEQS * full * plan->n_groups,
                                      .max_copies = 64,
                                      .max_taps = 8,
+                                     .max_gates = 1,
+                                     .max_slot_copies = 1,
                                      .max_profiles = 2};
     struct page_pool_config pool = {.n_groups = plan->n_groups};
     for (uint32_t g = 0; g < plan->n_groups; g++) {
@@ -65,6 +69,7 @@ static inline void bits_open(struct bits_rig *r, const struct plan *plan, uint32
                                        .isa = isa,
                                        .activations = act,
                                        .kv = kv,
+                                       .gates = gate != NULL,
                                        .event_fd = -1};
     const size_t bytes = cpu_backend_footprint(&cfg);
     r->mem = aligned_alloc(64, bytes);
@@ -80,6 +85,12 @@ static inline void bits_open(struct bits_rig *r, const struct plan *plan, uint32
             for (uint32_t p = 0; p < full; p++) r->table[s][g][p] = PAGE_NONE;
         }
     }
+}
+
+static inline void bits_open(struct bits_rig *r, const struct plan *plan, uint32_t n_ctx,
+                             enum cpu_isa isa, uint32_t threads, enum activation_format act,
+                             enum kv_format kv) {
+    bits_open_gated(r, plan, n_ctx, isa, threads, act, kv, NULL);
 }
 
 static inline void bits_close(struct bits_rig *r) {
@@ -105,6 +116,7 @@ static inline struct span *bits_span(struct bits_rig *r, uint32_t seq, uint32_t 
                                      const uint32_t *ids, uint32_t n) {
     struct span *s = step_add_span(r->step, n > 1 ? SPAN_PREFILL : SPAN_DECODE, seq, first, ids, n);
     s->n_pages = (first + n + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+    if (r->gate != NULL) s->gate = 0;
     for (uint32_t g = 0; g < r->plan->n_groups; g++) {
         s->block_table[g] = r->step->n_pages;
         for (uint32_t p = 0; p < s->n_pages; p++) {
@@ -138,6 +150,9 @@ static inline void bits_begin(struct bits_rig *r) {
     r->step->profiles[1] = r->step->profiles[0];
     r->step->profiles[1].layers[0] &= ~UINT64_C(1);
     r->step->n_profiles = 2;
+    if (r->gate == NULL) return;
+    r->step->gates[0] = *r->gate;
+    r->step->n_gates = 1;
 }
 
 static inline void bits_others(struct bits_rig *r, const struct bits_scenario *sc, uint32_t from,
@@ -158,6 +173,10 @@ static inline void bits_sequence(struct bits_rig *r, const struct bits_scenario 
     uint32_t seq = 0;
     for (uint32_t at = 0, turn = 0; at < n; turn++) {
         uint32_t rows = n - at < sc->chunk ? n - at : sc->chunk;
+        if (r->gate != NULL && rows > STEP_GATE_ROWS &&
+            at + rows > r->gate->first_position + STEP_GATE_ROWS)
+            rows = at < r->gate->first_position ? r->gate->first_position + STEP_GATE_ROWS - at
+                                                : STEP_GATE_ROWS;
         if (sc->fork_at > at && at + rows > sc->fork_at) rows = sc->fork_at - at;
         bits_begin(r);
         if (sc->fork_at != 0 && at == sc->fork_at && seq == 0) {
@@ -171,6 +190,8 @@ static inline void bits_sequence(struct bits_rig *r, const struct bits_scenario 
                 r->step->copies[r->step->n_copies++] =
                     (struct page_copy){g, r->table[0][g][p], r->table[1][g][p]};
             }
+            if (r->gate != NULL)
+                r->step->slot_copies[r->step->n_slot_copies++] = (struct slot_copy){0, 1};
             seq = 1;
         }
         bits_others(r, sc, 0, sc->others / 2, turn);
@@ -234,7 +255,8 @@ static inline void bits_compare(struct bits_rig *r, const struct bits_scenario *
  * the whole sequence in one span. `every`: only each n-th combination, turning through all
  * scenarios, sets and worker counts; for what is slow. */
 static inline void bits_everything(const struct plan *plan, const uint32_t *ids, uint32_t n,
-                                   enum activation_format act, enum kv_format kv, uint32_t every) {
+                                   enum activation_format act, enum kv_format kv,
+                                   const struct gate_policy *gate, uint32_t every) {
     static const struct bits_scenario scenarios[] = {
         {.name = "whole", .chunk = 100000},
         {.name = "token by token", .chunk = 1},
@@ -258,7 +280,7 @@ static inline void bits_everything(const struct plan *plan, const uint32_t *ids,
     struct output *want = calloc(n, sizeof *want);
     uint8_t *seen = calloc(n, 1);
     struct bits_rig r;
-    bits_open(&r, plan, n + 8, CPU_ISA_SCALAR, 1, act, kv);
+    bits_open_gated(&r, plan, n + 8, CPU_ISA_SCALAR, 1, act, kv, gate);
     bits_sequence(&r, &scenarios[0], ids, n, want, seen);
     bits_close(&r);
     for (uint32_t p = 0; p < n; p++) assert_false(want[p].bad);
@@ -272,7 +294,7 @@ static inline void bits_everything(const struct plan *plan, const uint32_t *ids,
                 /* Scalar is slow, and every cut has been tried on it with one worker. */
                 if (isa == CPU_ISA_SCALAR && (threads != 1 || every > 1) && i != 0) continue;
                 if ((i * 5 + isa * 3 + threads) % every != 0) continue;
-                bits_open(&r, plan, n + 8, (enum cpu_isa)isa, threads, act, kv);
+                bits_open_gated(&r, plan, n + 8, (enum cpu_isa)isa, threads, act, kv, gate);
                 bits_compare(&r, &scenarios[i], where, ids, n, want);
                 bits_close(&r);
             }

@@ -1,0 +1,188 @@
+/* gate.c: which pages a gated row attends to (core/step.h, struct gate_policy).
+ *
+ * The bounds of a page's keys (least and greatest value per channel) are taken when its last
+ * position is written. Quest (Tang et al. 2024, arXiv:2406.10774): no key of a page scores more
+ * with a query than the sum over channels of max(q min, q max). A page's score is the largest over
+ * the query heads of a KV head. Choices are kept per slot in a ring, by the group of positions that
+ * they serve.
+ */
+#include <string.h>
+
+#include "core/check.h"
+#include "core/cpu/cpu_state.h"
+
+uint32_t gate_choice_position(const struct gate_policy *g, uint32_t position) {
+    const uint32_t at = position - position % STEP_GATE_REFRESH;
+    return at > g->first_position ? at : g->first_position;
+}
+
+/* The row's policy in the layer at hand, or NULL: it attends to everything. */
+const struct gate_policy *gate_of(const struct cpu_backend *b, uint32_t row) {
+    const struct span *span = b->row_span[row];
+    if (span->gate == STEP_NONE || b->layer->plan->window > 0) return NULL;
+    const struct gate_policy *g = &b->step->gates[span->gate];
+    const uint32_t layer = (uint32_t)(b->layer - b->layers);
+    return layer < g->dense_layers || b->position[row] < g->first_position ? NULL : g;
+}
+
+static size_t ring_index(uint32_t slot, uint32_t choice_position) {
+    return (size_t)slot * GATE_RING + choice_position / STEP_GATE_REFRESH % GATE_RING;
+}
+
+uint64_t *gate_chosen(const struct cpu_backend *b, uint32_t slot, uint32_t choice_position) {
+    const uint32_t layer = (uint32_t)(b->layer - b->layers);
+    const size_t entry = ring_index(slot, choice_position);
+    CHECK(b->gate_at[entry] == choice_position + 1);
+    return b->gate_bits + (entry * b->cfg.plan->n_layers + layer) * b->gate_heads * b->gate_words;
+}
+
+uint32_t gate_recent_page(const struct gate_policy *g, uint32_t choice_position) {
+    const uint32_t own = choice_position / KV_PAGE_TOKENS;
+    return own + 1 > g->recent_pages ? own + 1 - g->recent_pages : 0;
+}
+
+/* Which choices this step makes: entered before any layer asks for them. */
+void gate_prepare(struct cpu_backend *b) {
+    const struct step *s = b->step;
+    for (uint32_t i = 0; i < s->n_slot_copies; i++) {
+        const struct slot_copy *c = &s->slot_copies[i];
+        const size_t bits =
+            (size_t)GATE_RING * b->cfg.plan->n_layers * b->gate_heads * b->gate_words;
+        CHECK(c->from < b->cfg.n_slots && c->to < b->cfg.n_slots);
+        if (b->gate_at == NULL) continue;
+        memcpy(b->gate_bits + c->to * bits, b->gate_bits + c->from * bits, bits * sizeof(uint64_t));
+        memcpy(b->gate_at + (size_t)c->to * GATE_RING, b->gate_at + (size_t)c->from * GATE_RING,
+               GATE_RING * sizeof *b->gate_at);
+    }
+    for (uint32_t i = 0; i < s->n_spans; i++) {
+        const struct span *span = &s->spans[i];
+        if (span->gate == STEP_NONE) continue;
+        CHECK(span->gate < s->n_gates && span->slot < b->cfg.n_slots);
+        const struct gate_policy *g = &s->gates[span->gate];
+        CHECK(g->sink_pages >= 1 && g->recent_pages >= 1);
+        CHECK(g->first_anchor + g->n_anchors <= s->n_gate_pages);
+        const uint32_t end = span->first_position + span->n_tokens;
+        CHECK(end <= g->first_position || span->n_tokens <= STEP_GATE_ROWS ||
+              end - g->first_position <= STEP_GATE_ROWS);
+        for (uint32_t r = 0; r < span->n_tokens; r++) {
+            const uint32_t p = span->first_position + r;
+            if (p < g->first_position || gate_choice_position(g, p) != p) continue;
+            b->gate_at[ring_index(span->slot, p)] = p + 1;
+            /* Its query is wanted in the last layer too. */
+            b->needed[span->first_row + r] = 1;
+        }
+    }
+}
+
+static uint16_t *bounds_of(const struct cpu_backend *b, uint32_t page, uint32_t kv_head) {
+    const struct layer_plan *l = b->layer->plan;
+    const size_t head = (size_t)2 * l->head_dim;
+    return (uint16_t *)(void *)(b->bounds[l->group] + page * b->bounds_page_bytes[l->group]) +
+           ((size_t)l->group_layer * l->n_kv_heads + kv_head) * head;
+}
+
+static void bounds_task(void *arg, uint32_t task, uint32_t worker) {
+    (void)worker;
+    struct cpu_backend *b = arg;
+    const struct layer_plan *l = b->layer->plan;
+    const struct kv_layout *kv = &b->layer->kv;
+    const uint32_t row = b->gate_rows[task], position = b->position[row];
+    const uint32_t at = b->row_span[row]->block_table[l->group] + position / KV_PAGE_TOKENS;
+    const uint8_t *page = b->page_data[at] + l->group_layer * kv->layer_bytes;
+    for (uint32_t h = 0; h < l->n_kv_heads; h++)
+        b->vec->page_bounds(page + kv->k0 + h * kv->k_stride,
+                            page + kv->k_scale0 + h * kv->scale_stride, b->cfg.kv, l->head_dim,
+                            bounds_of(b, b->step->pages[at], h));
+}
+
+void gate_bounds(struct cpu_backend *b) {
+    if (b->bounds[b->layer->plan->group] == NULL) return;
+    b->n_gate_rows = 0;
+    for (uint32_t i = 0; i < b->n_rows; i++)
+        if (b->position[b->rows[i]] % KV_PAGE_TOKENS == KV_PAGE_TOKENS - 1)
+            b->gate_rows[b->n_gate_rows++] = b->rows[i];
+    phase(b, bounds_task, b->n_gate_rows);
+}
+
+/* The k-th largest of x[n] (1 <= k <= n), which is reordered. */
+static float kth_largest(float *x, uint32_t n, uint32_t k) {
+    uint32_t lo = 0, hi = n;
+    for (;;) {
+        const float pivot = x[lo + (hi - lo) / 2];
+        uint32_t i = lo, j = hi, above = lo;
+        /* [lo, above) larger, [above, i) equal, [j, hi) smaller */
+        while (i < j) {
+            const float v = x[i];
+            if (v > pivot) {
+                x[i++] = x[above];
+                x[above++] = v;
+            } else if (v < pivot) {
+                x[i] = x[--j];
+                x[j] = v;
+            } else {
+                i++;
+            }
+        }
+        if (k <= above - lo) {
+            hi = above;
+        } else if (k <= i - lo) {
+            return pivot;
+        } else {
+            k -= i - lo;
+            lo = i;
+        }
+    }
+}
+
+static void choose_task(void *arg, uint32_t task, uint32_t worker) {
+    struct cpu_backend *b = arg;
+    const struct layer_plan *l = b->layer->plan;
+    const uint32_t i = b->gate_rows[task / l->n_kv_heads], kv_head = task % l->n_kv_heads;
+    const uint32_t row = b->rows[i], position = b->position[row];
+    const struct span *span = b->row_span[row];
+    const struct gate_policy *g = &b->step->gates[span->gate];
+    const uint32_t group = l->n_heads / l->n_kv_heads, recent = gate_recent_page(g, position);
+    uint64_t *bits = gate_chosen(b, span->slot, position) + (size_t)kv_head * b->gate_words;
+    float *score = (float *)(void *)(b->gate_scores + (size_t)worker * b->gate_score_bytes);
+    float *sorted = score + b->gate_words * 64;
+    memset(bits, 0, b->gate_words * sizeof *bits);
+    for (uint32_t p = 0; p < g->sink_pages && p < recent; p++)
+        bits[p / 64] |= UINT64_C(1) << p % 64;
+    for (uint32_t a = 0; a < g->n_anchors; a++) {
+        const uint32_t p = b->step->gate_pages[g->first_anchor + a];
+        if (p < recent) bits[p / 64] |= UINT64_C(1) << p % 64;
+    }
+    const float *q = b->q + ((size_t)i * l->n_heads + kv_head * group) * l->head_dim;
+    const uint32_t *pages = b->step->pages + span->block_table[l->group];
+    uint32_t n = 0;
+    for (uint32_t p = g->sink_pages; p < recent; p++) {
+        if (bits[p / 64] >> p % 64 & 1) continue;
+        score[p] = b->vec->page_score(q, group, l->head_dim, bounds_of(b, pages[p], kv_head));
+        if (!(score[p] == score[p])) score[p] = -__builtin_inff();
+        sorted[n++] = score[p];
+    }
+    if (n == 0 || g->budget_pages == 0) return;
+    uint32_t left = g->budget_pages < n ? g->budget_pages : n;
+    const float least = kth_largest(sorted, n, left);
+    /* Pages above the least first, then ties from the lowest page on. */
+    for (int ties = 0; ties < 2; ties++) {
+        for (uint32_t p = g->sink_pages; p < recent && left > 0; p++) {
+            const uint64_t bit = UINT64_C(1) << p % 64;
+            if (bits[p / 64] & bit) continue;
+            if (ties ? score[p] != least : !(score[p] > least)) continue;
+            bits[p / 64] |= bit;
+            left--;
+        }
+    }
+}
+
+void gate_choose(struct cpu_backend *b) {
+    b->n_gate_rows = 0;
+    for (uint32_t i = 0; i < b->n_full; i++) {
+        const uint32_t row = b->rows[i];
+        const struct gate_policy *g = gate_of(b, row);
+        if (g != NULL && gate_choice_position(g, b->position[row]) == b->position[row])
+            b->gate_rows[b->n_gate_rows++] = i;
+    }
+    phase(b, choose_task, b->n_gate_rows * b->layer->plan->n_kv_heads);
+}
