@@ -7,7 +7,7 @@ CC      ?= gcc
 ifeq ($(origin CC),default)
 CC      := gcc
 endif
-ROOMS   := core core/cpu alloc models sched io cmd
+ROOMS   := core core/cpu alloc jit models sched io cmd
 TARGET  := $(shell $(CC) -dumpmachine 2>/dev/null)
 
 WARN    := -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Werror
@@ -54,15 +54,17 @@ LLHTTP_OBJ  := $(addprefix $(BUILD)/obj/llhttp/,api.o http.o llhttp.o)
 
 LIB_core    := $(BUILD)/libcore.a
 LIB_alloc   := $(BUILD)/liballoc.a
+LIB_jit     := $(BUILD)/libjit.a
 LIB_models  := $(BUILD)/libmodels.a
 LIB_sched   := $(BUILD)/libsched.a
 LIB_io      := $(BUILD)/libio.a
 LIB_cmd     := $(BUILD)/libcmd.a
-ALL_LIBS    := $(LIB_cmd) $(LIB_io) $(LIB_sched) $(LIB_models) $(LIB_core) $(LIB_alloc)
+LIB_softgpu := $(BUILD)/libsoftgpu.a
+ALL_LIBS    := $(LIB_cmd) $(LIB_io) $(LIB_sched) $(LIB_models) $(LIB_jit) $(LIB_core) $(LIB_alloc)
 
 BIN := $(BUILD)/laconic
 
-.PHONY: all serve test test-long test-core test-alloc test-models test-sched test-io test-cmd \
+.PHONY: all serve test test-long test-core test-alloc test-jit test-models test-sched test-io test-cmd test-softgpu \
         asan ubsan tsan fuzz perf perf-quick lint format setup cov clean help
 all: $(BIN)
 
@@ -75,10 +77,15 @@ $(BIN): $(BUILD)/obj/cmd/main.o $(ALL_LIBS)
 KERNELS     ?= $(call room_obj,core/cpu)
 $(LIB_core): $(call room_obj,core) $(KERNELS)
 $(LIB_alloc): $(call room_obj,alloc)
+$(LIB_jit): $(call room_obj,jit)
 $(LIB_models): $(call room_obj,models)
 $(LIB_sched): $(call room_obj,sched)
 $(LIB_io): $(call room_obj,io) $(LLHTTP_OBJ)
 $(LIB_cmd): $(call room_obj,cmd)
+# The software CUDA device: the interpreter and checker; the driver's calls are on top of it.
+SOFTGPU_OBJ := $(filter-out $(BUILD)/obj/tests/softgpu/test_% $(BUILD)/obj/tests/softgpu/driver%,\
+                 $(call room_obj,tests/softgpu))
+$(LIB_softgpu): $(SOFTGPU_OBJ)
 $(BUILD)/lib%.a:
 	@rm -f $@ && ar rcs $@ $^
 
@@ -91,15 +98,19 @@ $(BUILD)/obj/%.o: %.c Makefile
 	@$(CC) $(CFLAGS) $(call isa_flags,$<) -I/usr/share/include/llhttp -c -o $@ $<
 
 $(BUILD)/obj/io/page.o: io/page.html
+$(BUILD)/obj/jit/kernel_text.o: $(wildcard jit/kernels/*.cu)
+$(BUILD)/obj/models/task_default.o: assets/task.lact
 
 # Tests: tests/<room>/test_*.c is one cmocka program each, linked with the rooms it may use.
 ROOM_LIBS_core   := $(LIB_core) $(LIB_alloc)
 ROOM_LIBS_alloc  := $(LIB_core) $(LIB_alloc)
+ROOM_LIBS_jit    := $(LIB_jit) $(LIB_core) $(LIB_alloc)
 ROOM_LIBS_models := $(LIB_models) $(LIB_core) $(LIB_alloc)
 ROOM_LIBS_sched  := $(LIB_sched) $(LIB_models) $(LIB_core) $(LIB_alloc)
 ROOM_LIBS_io     := $(LIB_io) $(LIB_core) $(LIB_alloc)
 ROOM_LIBS_cmd    := $(ALL_LIBS)
-TEST_ROOMS       := core alloc models sched io cmd
+ROOM_LIBS_softgpu := $(LIB_softgpu) $(LIB_core) $(LIB_alloc)
+TEST_ROOMS       := core alloc jit models sched io cmd softgpu
 test_bins         = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/$(1)/test_*.c))
 define room_tests
 $(BUILD)/tests/$(1)/%: $(BUILD)/obj/tests/$(1)/%.o $$(ROOM_LIBS_$(1))
@@ -109,10 +120,29 @@ test-$(1): $$(call test_bins,$(1))
 	@BUILD=$$(BUILD) tests/run.sh $$(call test_bins,$(1))
 endef
 $(foreach r,$(TEST_ROOMS),$(eval $(call room_tests,$(r))))
+# A stand-in for a profiler, loaded by tests/core/test_nvtx.c.
+NVTX_TOOL := $(BUILD)/tests/core/nvtx_tool.so
+$(NVTX_TOOL): $(BUILD)/pic/tests/core/nvtx_tool.o
+	@mkdir -p $(@D)
+	@$(CC) $(LDFLAGS) -shared -o $@ $<
+test-core: $(NVTX_TOOL)
+# The software CUDA device, a libcuda.so.1 of our own (tests/softgpu/softgpu.h); tests load it.
+SOFTGPU     := $(BUILD)/tests/softgpu/libcuda.so.1
+SOFTGPU_SRC := $(filter-out tests/softgpu/test_% $(ISA_SKIP),$(wildcard tests/softgpu/*.c)) \
+               core/status.c core/buffer.c core/json_writer.c
+$(BUILD)/pic/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	@echo "  cc     $< (pic)"
+	@$(CC) $(CFLAGS) $(call isa_flags,$<) -fPIC -fvisibility=hidden -c -o $@ $<
+$(SOFTGPU): $(SOFTGPU_SRC:%.c=$(BUILD)/pic/%.o)
+	@mkdir -p $(@D)
+	@echo "  link   $@"
+	@$(CC) $(LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -Wl,-z,defs -o $@ $^ -lxxhash -lm -pthread
+test-core test-alloc test-jit test-cmd test-softgpu: $(SOFTGPU)
 ALL_TEST_BINS := $(foreach r,$(TEST_ROOMS),$(call test_bins,$(r)))
 .SECONDARY:
 
--include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
+-include $(shell find $(BUILD)/obj $(BUILD)/pic -name '*.d' 2>/dev/null)
 
 # `make serve` and `make test` start from a bare machine: packages first, then the rest in a second
 # make that sees the installed headers.
@@ -132,7 +162,7 @@ test-long:
 	@BUILD=$(BUILD) LONG=1 tests/all.sh
 .PHONY: test-bins
 # Tools of tests/models/compare_*.py, no tests of their own.
-test-bins: $(ALL_TEST_BINS) $(BUILD)/tests/core/dequantise_dump $(BUILD)/tests/models/encode_dump
+test-bins: $(ALL_TEST_BINS) $(SOFTGPU) $(NVTX_TOOL) $(BUILD)/tests/core/dequantise_dump $(BUILD)/tests/models/encode_dump
 
 asan ubsan tsan:
 	@scripts/setup.sh test

@@ -134,6 +134,11 @@ void arch_common(struct arch_builder *b) {
     p->embed_scale = 1;
     p->logit_scale = 1;
     p->logit_softcap = 0;
+    char causal_key[96];
+    bool causal;
+    if (gguf_bool(b->g, full_key(b, "attention.causal", causal_key), &causal) && !causal)
+        arch_fail(b, STATUS_UNSUPPORTED, causal_key,
+                  "attention to later positions (attention.causal is false) is not supported");
     const struct tensor *embed = gguf_find_tensor(b->g, "token_embd.weight");
     if (embed == NULL || embed->dim[0] != p->d_model || embed->dim[1] == 0 ||
         embed->dim[1] > 1 << 22 || embed->dim[2] != 1) {
@@ -234,6 +239,24 @@ void arch_ffn(struct arch_builder *b, uint32_t layer) {
         y->up = arch_matrix(b, arch_name(name, layer, "ffn_up.weight"), d, y->d_ff);
     }
     y->down = arch_matrix(b, arch_name(name, layer, "ffn_down.weight"), y->d_ff, d);
+}
+
+bool arch_windowed(struct arch_builder *b, uint32_t layer, uint32_t every) {
+    static const char key[] = "attention.sliding_window_pattern";
+    char name[96];
+    enum gguf_type type;
+    size_t n;
+    full_key(b, key, name);
+    if (gguf_array(b->g, name, &type, &n)) {
+        if (type != GGUF_BOOL || n < b->plan->n_layers) {
+            arch_fail(b, STATUS_CORRUPT, name, "%s is no list of %u booleans", name,
+                      b->plan->n_layers);
+            return false;
+        }
+        return gguf_array_i64(b->g, name, layer) != 0;
+    }
+    every = arch_u32_or(b, key, 0, PLAN_MAX_LAYERS, every);
+    return every == 0 || layer % every != every - 1;
 }
 
 void arch_group(struct arch_builder *b) {

@@ -61,7 +61,15 @@ void arch_rope(struct arch_builder *b, uint32_t index, enum rope_style style, do
 void arch_attention(struct arch_builder *b, uint32_t layer);
 /* ffn_norm, gate, up, down, or the experts when expert_count is set. */
 void arch_ffn(struct arch_builder *b, uint32_t layer);
+/* Whether a layer attends inside the sliding window only: the file's
+ * attention.sliding_window_pattern (one boolean a layer, or n: every n-th layer sees everything, 0:
+ * none does), else n = `every`. */
+bool arch_windowed(struct arch_builder *b, uint32_t layer, uint32_t every);
 /* Groups the layers by (KV heads, head size, window) once all are set; fails beyond the limit. */
 void arch_group(struct arch_builder *b);
+/* Fails if the file holds a tensor of the text model that the plan does not read (a bias, a norm or
+ * an expert that this build's architecture does not have): leaving it out would change the answer.
+ */
+void arch_check_all_read(struct arch_builder *b);
 
 #endif

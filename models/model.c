@@ -57,6 +57,7 @@ static enum status build(struct model *m, uint32_t n_ctx, struct error *e) {
     if (b.n_ctx == 0) b.n_ctx = arch_u32_or(&b, "context_length", 1, 1 << 26, 1);
     if (b.status == STATUS_OK) arch->build(&b);
     if (b.status == STATUS_OK) arch_group(&b);
+    if (b.status == STATUS_OK) arch_check_all_read(&b);
     return b.status;
 }
 

@@ -155,7 +155,7 @@ enum status ngram_table_build(const struct ngram_list *lists, uint32_t n_lists, 
         n_shorter = n;
     }
     if (ok) {
-        qsort(keep.items, keep.n, sizeof *keep.items, compare_entry);
+        if (keep.n > 0) qsort(keep.items, keep.n, sizeof *keep.items, compare_entry);
         const size_t room = max_bytes / NGRAM_LINE_BYTES - 1;
         const size_t wanted = (size_t)((double)keep.n / (NGRAM_WAYS * FILL)) + 1;
         const uint32_t n_lines = (uint32_t)(wanted < room ? wanted : room);

@@ -124,6 +124,19 @@ static uint32_t read_id(const struct gguf *g, const char *key) {
     return gguf_u64(g, key, &id) && id < TOKEN_NONE ? (uint32_t)id : TOKEN_NONE;
 }
 
+/* A start or an end that is no token would silently be left out of every prompt. */
+static enum status check_ids(const struct gguf *g, size_t n_tokens, struct error *e) {
+    static const char *const keys[] = {"tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id",
+                                       "tokenizer.ggml.eot_token_id"};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        const uint32_t id = read_id(g, keys[i]);
+        if (id != TOKEN_NONE && id >= n_tokens)
+            return error_set(e, STATUS_CORRUPT, keys[i], "%u is outside the vocabulary of %zu", id,
+                             n_tokens);
+    }
+    return STATUS_OK;
+}
+
 static int read_choice(const struct gguf *g, const char *key) {
     bool b;
     return gguf_bool(g, key, &b) ? b : -1;
@@ -194,6 +207,7 @@ enum status tokenizer_load(const struct gguf *g, struct tokenizer **out, struct 
     if (st == STATUS_OK && spec.kind == TOKENIZER_BPE && r.merges == NULL)
         st = error_set(e, STATUS_CORRUPT, "tokenizer.ggml.merges",
                        "a byte pair vocabulary without tokenizer.ggml.merges");
+    if (st == STATUS_OK) st = check_ids(g, spec.n_tokens, e);
     if (st == STATUS_OK) st = read_numbers(g, spec.n_tokens, &r, e);
     if (st == STATUS_OK) st = read_strips(g, spec.n_tokens, &r, e);
     if (st == STATUS_OK) {

@@ -3,7 +3,7 @@
 # quiet and quick when there is nothing to do.
 #   setup.sh        packages
 #   setup.sh venv   also an empty Python environment in build/venv
-#   setup.sh test   also the Python packages that the tests use, in it
+#   setup.sh test   also the Python packages that the tests use, in it, and NVIDIA's compilers for them
 #   setup.sh long   and those that only make test-long uses
 set -eu
 cd "$(dirname "$0")/.."
@@ -12,6 +12,8 @@ PACKAGES="build-essential pkg-config libjemalloc-dev liburing-dev libxxhash-dev 
 libpcre2-dev libjansson-dev node-llhttp libcmocka-dev systemtap-sdt-dev python3-venv curl"
 PYTHON_PACKAGES="openai gguf numpy"
 LONG_PACKAGES="jinja2 tokenizers sentencepiece"
+# NVRTC and ptxas (128 MB to fetch, 220 MB on disk), for the tests alone: the server takes what it finds.
+CUDA_PACKAGES="nvidia-cuda-nvrtc==13.0.* nvidia-cuda-nvcc==13.0.*"
 VENV=build/venv
 
 say() { echo "setup: $*" >&2; }
@@ -79,10 +81,32 @@ install_python_packages() {
     echo "$2" >"$VENV/.$1"
 }
 
+# Kernels can be compiled without a GPU, but not without these; tests that need them say "skip:". Their
+# dependencies (headers, the runtime) are for nvcc, which is not used.
+install_cuda_packages() {
+    [ "$(cat "$VENV/.cuda" 2>/dev/null)" = "$CUDA_PACKAGES" ] && return 0
+    say "installing NVIDIA's compilers in $VENV: $CUDA_PACKAGES"
+    # shellcheck disable=SC2086
+    if ! $VENV/bin/python -m pip install -q --disable-pip-version-check --no-deps --no-cache-dir \
+        --only-binary=:all: --retries 1 --timeout 20 $CUDA_PACKAGES >&2; then
+        echo "skip: NVIDIA's compilers could not be fetched ($CUDA_PACKAGES); tests that compile kernels will skip"
+        return 0
+    fi
+    # The .alt libraries are the same compiler built otherwise; nobody loads them.
+    rm -f $VENV/lib/python3*/site-packages/nvidia/cu13/lib/libnvrtc*.alt.so.*
+    echo "$CUDA_PACKAGES" >"$VENV/.cuda"
+}
+
 case "${1:-}" in
 '') install_packages ;;
 venv) install_packages; with_lock; make_venv ;;
-test) install_packages; with_lock; make_venv; install_python_packages packages "$PYTHON_PACKAGES" ;;
+test)
+    install_packages
+    with_lock
+    make_venv
+    install_python_packages packages "$PYTHON_PACKAGES"
+    install_cuda_packages
+    ;;
 long)
     install_packages
     with_lock

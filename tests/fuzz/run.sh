@@ -23,7 +23,7 @@ san="-fsanitize=address,undefined -fno-sanitize-recover=undefined"
 cflags="-std=c17 -D_GNU_SOURCE -O1 -g -fno-omit-frame-pointer -ffp-contract=off -pthread -I. -MMD -MP \
 -I/usr/include/llhttp -I/usr/share/include/llhttp -D__SANITIZE_ADDRESS__=1 $san"
 libs=()
-for room in io sched models core alloc; do libs+=("$out/lib$room.a"); done
+for room in io sched models jit core alloc; do libs+=("$out/lib$room.a"); done
 rm -f "${libs[@]}" # so that a room that no longer builds is not linked as it was
 # The Makefile knows which file needs which instruction set. -k: one broken room fails only the
 # fuzzers that need it, at their link.
