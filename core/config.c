@@ -35,8 +35,9 @@ struct knob {
 };
 
 #define BIT(command) (1u << CONFIG_##command)
-#define ENGINE       (BIT(SERVE) | BIT(RUN) | BIT(BENCH) | BIT(LOGITS) | BIT(PERPLEXITY))
-#define REPORT       (BIT(BENCH) | BIT(PERPLEXITY) | BIT(INSPECT) | BIT(DOCTOR))
+#define ENGINE       (BIT(SERVE) | BIT(RUN) | BIT(BENCH) | BIT(LOGITS) | BIT(PERPLEXITY) | BIT(TUNE))
+#define REPORT       (BIT(BENCH) | BIT(PERPLEXITY) | BIT(INSPECT) | BIT(DOCTOR) | BIT(TUNE) | TASK)
+#define TASK         (BIT(TRAIN) | BIT(CLASSIFY) | BIT(DRIFT) | BIT(LINT))
 #define SIZED        (BIT(SERVE) | BIT(INSPECT))
 
 /* One macro per type of knob; `who` is the set of commands, `zero` a word that means 0 or NULL. */
@@ -68,6 +69,11 @@ struct knob {
         ROW(KNOB_LIST, name, who, field, help), .value = "LIST", .initial = initial_,              \
                                                 .min = least, .max = most                          \
     }
+#define MUST_LIST(name, who, field, least, most, help)                                             \
+    {                                                                                              \
+        ROW(KNOB_LIST, name, who, field, help), .value = "LIST", .required = true, .min = least,   \
+                                                .max = most                                        \
+    }
 #define CHOICE(name, who, field, initial_, choices_, later_, help)                                 \
     {                                                                                              \
         ROW(KNOB_CHOICE, name, who, field, help), .initial = initial_, .choices = choices_,        \
@@ -83,6 +89,8 @@ static const struct knob knobs[] = {
     TEXT("--uds", "PATH", BIT(SERVE), uds, NULL, "listen on this Unix socket as well"),
     TEXT("--encoder", "DIR", BIT(SERVE), encoder, NULL,
          "folder of a sentence encoder for /v1/embeddings, named like the folder"),
+    TEXT("--encoder", "DIR", BIT(LINT), encoder, NULL,
+         "folder of a sentence encoder; without it the contradiction score is left out"),
     CHOICE("--io", BIT(SERVE), io, "auto", "auto|uring|epoll", NULL,
            "auto is io_uring where it is allowed"),
     /* how much to take in */
@@ -114,10 +122,64 @@ static const struct knob knobs[] = {
     LIST("--batch", BIT(BENCH), bench_batch, "1,4,16", 1, 1024,
          "decode test: sequences side by side"),
     NUMBER("--depth", BIT(BENCH), bench_depth, "0", NULL, 0, 1048576, "tokens already in context"),
+    NUMBER("--gate", BIT(BENCH), bench_gate, "off", "off", 1, 65536,
+           "decode test: pages chosen besides sinks and the recent window; off is full attention"),
     NUMBER("--reps", BIT(BENCH), bench_reps, "5", NULL, 1, 10000, "repetitions of each test"),
     LATER("--kernel", BIT(BENCH), "one kernel alone, for a profiler"),
     LATER("--shape", BIT(BENCH), "that kernel's shape"),
     LATER("--graphs", BIT(BENCH), "CUDA graphs"),
+    /* learning the traffic */
+    TEXT("--answers", "DIR", BIT(TUNE), answers_path, NULL,
+         "logged answers: *.jsonl of {\"prompt\" or \"messages\", \"answer\", \"topic\"}"),
+    TEXT("--prompts", "F", BIT(TUNE), prompts_path, NULL,
+         "answer these prompts now: lines of topic, tab, prompt"),
+    MUST("--traffic", "NAME", BIT(TUNE), traffic, "the kind of traffic; names the sections"),
+    MUST("-o", "F.lacs", BIT(TUNE), out_path,
+         "the side-car; its sections for other traffic are kept"),
+    NUMBER("-n", BIT(TUNE), n_predict, "160", NULL, 1, 4096, "most tokens of a generated answer"),
+    NUMBER("--samples", BIT(TUNE), tune_samples, "1", NULL, 1, 64,
+           "answers per prompt: the first greedy, the others drawn at temperature 0.7"),
+    NUMBER("--batch", BIT(TUNE), tune_batch, "16", NULL, 1, 256, "answers generated side by side"),
+    NUMBER("--shortlist", BIT(TUNE), tune_shortlist, "4096", NULL, 16, 65536,
+           "ids in the shortlist"),
+    NUMBER("--ngram-kib", BIT(TUNE), tune_ngram_kib, "4096", NULL, 1, 1048576,
+           "most memory of the n-gram table"),
+    SWITCH("--draft-block", BIT(TUNE), tune_draft_block, "on",
+           "train a draft block on the last layer's state"),
+    NUMBER("--exit-layer", BIT(TUNE), tune_exit_layer, "none", "none", 1, 255,
+           "train an exit block behind this layer as well, counted from 1"),
+    NUMBER("--epochs", BIT(TUNE), tune_epochs, "6", NULL, 1, 1000,
+           "how often the blocks see every answer"),
+    /* tasks */
+    MUST("-o", "F.lact", BIT(TRAIN), out_path, "the task model to write"),
+    TEXT("--adapt", "F.lact", BIT(TRAIN), adapt_path, NULL,
+         "correct this model by the rows given (200 will do) instead of training anew"),
+    TEXT("--replay", "F.jsonl", BIT(TRAIN), replay_path, NULL,
+         "with --adapt: rows of before, so that they are not forgotten"),
+    TEXT("--check", "F.jsonl", BIT(TRAIN), check_path, NULL,
+         "report the scores on these rows; with --adapt those of the old model too"),
+    TEXT("--head", "MODEL", BIT(TRAIN), head_model, NULL,
+         "train a second look on this model's hidden states as well (minutes)"),
+    NUMBER("--head-layer", BIT(TRAIN), head_layer, "auto", "auto", 1, 65536,
+           "states after this many layers; auto is a fifth of the model's"),
+    NUMBER("--epochs", BIT(TRAIN), train_epochs, "24", NULL, 1, 1000, "passes over the rows"),
+    FRACTION("--cost", BIT(TRAIN), train_cost, NULL, 0.001, 1000,
+             "weight of the errors against the size of the weights; 4, with --adapt 0.3"),
+    SEED("--seed", BIT(TRAIN), seed, "order of the rows and folds; 1 when not given"),
+    FRACTION("--abstain-below", BIT(TRAIN), abstain_below, "0.5", 0, 1,
+             "with less probability than this the model abstains"),
+    FLAG("--no-validation", BIT(TRAIN), no_validation,
+         "leave out the held-out folds and sources; probabilities are then not calibrated"),
+    TEXT("--task-model", "F.lact", BIT(CLASSIFY) | BIT(DRIFT), task_model, NULL,
+         "another task model than the built-in one"),
+    TEXT("--task-words", "F.json", BIT(TRAIN) | BIT(CLASSIFY) | BIT(DRIFT), task_words, NULL,
+         "other word lists: {\"NAME\": [\"phrase\", ...], ...}"),
+    NUMBER("--reference", BIT(DRIFT), drift_reference, "300", NULL, 20, 65536,
+           "rows at the beginning that the others are compared with"),
+    NUMBER("--window", BIT(DRIFT), drift_window, "100", NULL, 20, 65536, "newest rows compared"),
+    NUMBER("--step", BIT(DRIFT), drift_step, "10", NULL, 1, 65536, "rows between comparisons"),
+    FRACTION("--false-alarms", BIT(DRIFT), false_alarms, "0.01", 0.000001, 0.5,
+             "allowed chance of an alarm in 1,000 rows without drift"),
     /* files and tokens */
     FLAG("--special", BIT(TOKENIZE), special,
          "recognise special tokens in the text (else they are plain text)"),
@@ -125,7 +187,7 @@ static const struct knob knobs[] = {
     FLAG("--skip-special", BIT(DETOKENIZE), skip_special,
          "leave out control tokens (else they are shown as their text)"),
     FLAG(
-        "--json-lines", BIT(TOKENIZE) | BIT(DETOKENIZE), json_lines,
+        "--json-lines", BIT(TOKENIZE) | BIT(DETOKENIZE) | BIT(CLASSIFY), json_lines,
         "many at once: each line of the input is a JSON value, each line of the output its result"),
     MUST("--tokens", "F.json", BIT(LOGITS), tokens_path, "input: [{\"name\", \"tokens\"}, ...]"),
     MUST("--out", "F.json", BIT(LOGITS), out_path, "output file"),
@@ -133,31 +195,46 @@ static const struct knob knobs[] = {
     FLAG("--exact", BIT(LOGITS) | BIT(PERPLEXITY), exact,
          "FP32 activations and KV, whatever --activations and --kv say"),
     /* the engine */
-    NUMBER("--threads", ENGINE, threads, "auto", "auto", 1, 1024,
+    NUMBER("--threads", ENGINE | BIT(BAKE), threads, "auto", "auto", 1, 1024,
            "compute threads; auto is one per core"),
-    NUMBER("--ctx", (ENGINE | BIT(INSPECT)) & ~(BIT(PERPLEXITY) | BIT(SERVE)), n_ctx, "auto",
-           "auto", 1, 16777216, "longest context in tokens; auto is the model's own"),
+    NUMBER("--ctx", (ENGINE | BIT(INSPECT)) & ~(BIT(PERPLEXITY) | BIT(SERVE) | BIT(TUNE)), n_ctx,
+           "auto", "auto", 1, 16777216, "longest context in tokens; auto is the model's own"),
     NUMBER("--ctx", BIT(SERVE), n_ctx, "auto", "auto", 2, 16777216,
            "longest context in tokens; auto is the model's own"),
+    NUMBER("--ctx", BIT(TUNE), n_ctx, "1024", NULL, 16, 16777216,
+           "longest prompt and answer in tokens; longer ones are left out"),
     NUMBER("--ctx", BIT(PERPLEXITY), n_ctx, "512", NULL, 2, 16777216,
            "tokens in each scored window"),
-    CHOICE("--activations", ENGINE | BIT(INSPECT), activations, "int16", "int16|int8", "bf16",
-           "numerics of the products: two int8 passes, or one"),
+    CHOICE("--activations", ENGINE | BIT(INSPECT) | BIT(BAKE), activations, "int16", "int16|int8",
+           "bf16", "numerics of the products: two int8 passes, or one"),
     CHOICE("--kv", ENGINE | BIT(INSPECT), kv, "f16", "f16|q8", NULL, "format of the KV pages"),
-    CHOICE("--backend", ENGINE, backend, "auto", "auto|cpu", "cuda", "where steps are computed"),
+    CHOICE("--backend", ENGINE, backend, "auto", "auto|cpu|cuda", NULL,
+           "where steps are computed; auto is a CUDA device that takes the model, else the CPU"),
     CHOICE("--isa", ENGINE, isa_choice, "auto", "auto|scalar|avx2|avxvnni|avx512|amx|neon", NULL,
            "instruction set; auto is the best this machine runs"),
     LIST("--pin", ENGINE, pin, NULL, 0, 65535, "CPUs of the compute threads, as 0,2,4-7"),
     CHOICE("--numa", ENGINE, only_choice, "auto", "auto", "*", "memory node"),
     SWITCH("--huge-pages", ENGINE, huge_pages, "on", "ask for transparent huge pages"),
     SWITCH("--mlock", ENGINE, mlock, "off", "lock memory, so that it is never paged out"),
-    CHOICE("--drafts", ENGINE, drafts, "auto", "auto|off", "*", "sources of lossless drafts"),
-    CHOICE("--side-car", ENGINE, only_choice, "off", "off", "*",
+    CHOICE("--drafts", ENGINE, drafts, "auto", "auto|off", "*",
+           "tokens proposed by earlier text and verified; they change speed, never an answer"),
+    TEXT("--side-car", "F", BIT(SERVE) | BIT(RUN), side_car, NULL,
+         "what was learnt for this model (laconic tune); else NAME.lacs beside it; off is none"),
+    CHOICE("--side-car", ENGINE & ~(BIT(SERVE) | BIT(RUN)), only_choice, "off", "off", "*",
            "what was learnt beside the model"),
-    LATER("--jit", ENGINE, "compile kernels as needed"),
-    LATER("--jit-dump", ENGINE, "folder for kernel sources"),
-    LATER("--cache-dir", ENGINE, "folder for compiled kernels"),
-    LATER("--pack", ENGINE, "prebuilt kernels"),
+    SWITCH("--jit", ENGINE, jit, "on", "compile GPU kernels that neither pack nor cache has"),
+    TEXT("--pack", "F.lacp", ENGINE, pack, NULL, "GPU kernels compiled ahead by bake"),
+    MUST_LIST("--arch", BIT(BAKE), bake_arch, 75, 999,
+              "compute capabilities to compile for, as 80,90,120"),
+    LIST("--sms", BIT(BAKE), bake_sms, NULL, 1, 1024,
+         "SM counts to compile each of them for; else that of the usual chip"),
+    MUST("-o", "F.lacp", BIT(BAKE), out_path, "the pack to write"),
+    TEXT("--jit-dump", "DIR", ENGINE | BIT(BAKE), jit_dump, NULL,
+         "write every kernel's text, PTX and cubin there"),
+    TEXT("--cache-dir", "DIR", ENGINE | BIT(BAKE), cache_dir, NULL,
+         "folder of kernels compiled before; off keeps none; else ~/.cache/laconic/kernels"),
+    TEXT("--nvrtc", "PATH", ENGINE | BIT(BAKE), nvrtc, NULL,
+         "NVIDIA's run-time compiler, the library or its folder; else as the loader finds it"),
     /* serving, to come */
     LATER("--tls-cert", BIT(SERVE), "certificate chain"),
     LATER("--tls-key", BIT(SERVE), "private key"),
@@ -186,7 +263,7 @@ static const struct command commands[CONFIG_COMMAND_COUNT] = {
 #undef X
 };
 
-static const char later_commands[] = "classify|train|tune|calibrate|drift|lint|diagnose|bake|"
+static const char later_commands[] = "calibrate|diagnose|"
                                      "bundle|replay|explain|trace|plan|canary";
 
 /* The index of the word in "a|b|c", or -1. */
@@ -198,6 +275,10 @@ static int find_word(const char *words, const char *word, size_t n) {
         if (words[len] == '\0') return -1;
         words += len + 1;
     }
+}
+
+bool config_command_comes_later(const char *name) {
+    return find_word(later_commands, name, strlen(name)) >= 0;
 }
 
 static int find_command(const char *name) {
@@ -449,8 +530,11 @@ static enum status parse(struct config *c, int argc, char **argv, struct error *
         c->activations = ACTIVATION_F32;
         c->kv = KV_F32;
     }
+    c->xdg_cache_home = getenv("XDG_CACHE_HOME");
+    c->home = getenv("HOME");
     const char *no_color = getenv("NO_COLOR");
     c->no_color = no_color != NULL && no_color[0] != '\0';
+    c->nvtx_injection = getenv("NVTX_INJECTION64_PATH");
     return STATUS_OK;
 }
 
@@ -458,7 +542,7 @@ enum status config_parse(struct config *c, const char *command, int argc, char *
                          struct error *e) {
     memset(c, 0, sizeof *c);
     const int index = find_command(command);
-    if (index < 0 && find_word(later_commands, command, strlen(command)) >= 0) {
+    if (index < 0 && config_command_comes_later(command)) {
         return error_set(e, STATUS_UNSUPPORTED, NULL, "the command %s is not in this build",
                          command);
     }
@@ -476,6 +560,20 @@ bool config_given(const struct config *c, const char *option) {
     const struct knob *k = find_knob(1u << c->command, option, strlen(option));
     CHECK(k != NULL);
     return is_given(c, k);
+}
+
+bool config_cache_dir(const struct config *c, char *out, size_t out_bytes) {
+    int n = -1;
+    if (c->cache_dir != NULL) {
+        if (strcmp(c->cache_dir, "off") != 0) n = snprintf(out, out_bytes, "%s", c->cache_dir);
+    } else if (c->xdg_cache_home != NULL && c->xdg_cache_home[0] == '/') {
+        n = snprintf(out, out_bytes, "%s/laconic/kernels", c->xdg_cache_home);
+    } else if (c->home != NULL && c->home[0] == '/') {
+        n = snprintf(out, out_bytes, "%s/.cache/laconic/kernels", c->home);
+    }
+    if (n > 0 && (size_t)n < out_bytes) return true;
+    out[0] = '\0';
+    return false;
 }
 
 static const char *value_words(const struct knob *k) {

@@ -36,6 +36,15 @@
     X(PERPLEXITY, "perplexity", "MODEL", 1, 1, "Perplexity of a text file.")                       \
     X(INSPECT, "inspect", "MODEL", 1, 1,                                                           \
       "What a model file is, what will run and the memory it takes.")                              \
+    X(TUNE, "tune", "MODEL", 1, 1,                                                                 \
+      "Learn a deployment's own answers into a side-car: faster, not different.")                  \
+    X(TRAIN, "train", "FILE.jsonl...", 1, 4, "Train a task model from labelled texts.")            \
+    X(CLASSIFY, "classify", "", 0, 0, "What kind of task the text on standard input is.")          \
+    X(DRIFT, "drift", "FILE.jsonl", 1, 1,                                                          \
+      "Whether a log of queries, in order of arrival, has moved away from its beginning.")         \
+    X(LINT, "lint", "", 0, 0, "What may go wrong with the prompt on standard input.")              \
+    X(BAKE, "bake", "MODEL", 1, 1,                                                                 \
+      "Compile a model's GPU kernels ahead, into a pack for given chips.")                         \
     X(DOCTOR, "doctor", "[MODEL]", 0, 1, "What this machine offers and what is recommended on it.")
 
 enum config_command {
@@ -48,7 +57,7 @@ enum config_command {
 enum { CONFIG_MAX_POSITIONAL = 4, CONFIG_MAX_LIST = 256, CONFIG_MAX_KNOBS = 128 };
 
 enum config_io { CONFIG_IO_AUTO, CONFIG_IO_URING, CONFIG_IO_EPOLL };
-enum config_backend { CONFIG_BACKEND_AUTO, CONFIG_BACKEND_CPU };
+enum config_backend { CONFIG_BACKEND_AUTO, CONFIG_BACKEND_CPU, CONFIG_BACKEND_CUDA };
 enum config_drafts { CONFIG_DRAFTS_AUTO, CONFIG_DRAFTS_OFF };
 
 struct config_list {
@@ -60,6 +69,7 @@ struct config {
     enum config_command command;
     bool help;     /* print the help and end well; nothing else was checked for completeness */
     bool no_color; /* NO_COLOR is set in the environment */
+    const char *nvtx_injection; /* NVTX_INJECTION64_PATH, set by NVIDIA's profilers, or NULL */
     uint32_t n_positional;
     const char *positional[CONFIG_MAX_POSITIONAL];
     const char *model;                     /* the first positional word, or NULL */
@@ -87,7 +97,8 @@ struct config {
     uint32_t max_batch, max_queue;
     uint32_t kv_mib; /* 0: chosen */
     enum config_io io;
-    const char *encoder; /* NULL: none */
+    const char *encoder;  /* NULL: none */
+    const char *side_car; /* NULL: NAME.lacs beside the model, if there is one; "off" */
 
     /* run */
     const char *prompt;
@@ -99,12 +110,30 @@ struct config {
     bool seed_given;
 
     /* bench */
-    uint32_t bench_prompt, bench_gen, bench_depth, bench_reps;
+    uint32_t bench_prompt, bench_gen, bench_depth, bench_reps, bench_gate;
     struct config_list bench_batch;
 
     /* tokenize, detokenize, logits, perplexity */
     bool special, bos, skip_special, json_lines;
     const char *tokens_path, *out_path, *file_path;
+
+    /* tune; out_path is the side-car, n_predict the longest answer */
+    const char *answers_path, *prompts_path, *traffic;
+    uint32_t tune_samples, tune_batch, tune_shortlist, tune_ngram_kib, tune_epochs;
+    bool tune_draft_block;
+    uint32_t tune_exit_layer; /* 0: no exit block */
+
+    /* train, classify, drift, lint; out_path is the task model */
+    const char *task_model, *task_words, *adapt_path, *replay_path, *check_path, *head_model;
+    uint32_t train_epochs, head_layer, drift_reference, drift_window, drift_step;
+    float train_cost, abstain_below, false_alarms;
+    bool no_validation;
+
+    /* GPU kernels; bake's pack is out_path */
+    struct config_list bake_arch, bake_sms; /* bake_sms n = 0: the usual chip's */
+    bool jit;
+    const char *pack, *jit_dump, *cache_dir, *nvrtc;
+    const char *xdg_cache_home, *home; /* from the environment; NULL or "": not set */
 
     unsigned only_choice; /* knobs that have one value in this build */
 };
@@ -116,8 +145,14 @@ enum status config_parse(struct config *c, const char *command, int argc, char *
 /* Whether the option was on the command line. CHECKs that it exists. */
 bool config_given(const struct config *c, const char *option);
 
+/* The folder of compiled kernels: --cache-dir, else laconic/kernels in the user's cache folder.
+ * False when there is none: --cache-dir off, no home, or a path that does not fit. */
+bool config_cache_dir(const struct config *c, char *out, size_t out_bytes);
+
 /* command NULL: the list of commands. CHECKs that the command exists. */
 void config_print_help(FILE *out, const char *command);
+/* A command of the design that this build does not have yet. */
+bool config_command_comes_later(const char *name);
 
 /* The reference for the docs: a section per command, a table row per option. */
 void config_print_markdown(FILE *out);

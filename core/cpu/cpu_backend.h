@@ -3,9 +3,9 @@
  * computed inside submit(), which allocates nothing. `between` is installed as the worker pool's
  * hook: it is called from submit() between tasks, about every 50 microseconds. Exits,
  * carried rows and heads other than the model's, and gates without cfg.gates, are refused by
- * submit() with STATUS_UNSUPPORTED; the step is then as it was and poll() returns NULL. No page is both source and destination of a step's copies.
- * ACTIVATION_INT8 keeps 16 bits in front of q, k and v.
- * Errors: STATUS_UNSUPPORTED names a tensor whose type or shape no kernel takes.
+ * submit() with STATUS_UNSUPPORTED; the step is then as it was and poll() returns NULL. No page is
+ * both source and destination of a step's copies. ACTIVATION_INT8 keeps 16 bits in front of q, k
+ * and v. Errors: STATUS_UNSUPPORTED names a tensor whose type or shape no kernel takes.
  */
 #ifndef LAC_CORE_CPU_CPU_BACKEND_H
 #define LAC_CORE_CPU_CPU_BACKEND_H

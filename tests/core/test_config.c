@@ -118,6 +118,37 @@ static void test_values(void **state) {
     assert_string_equal(c.model, "--weird-name");
 }
 
+static void test_bake(void **state) {
+    (void)state;
+    struct config c;
+    struct error e;
+    char folder[64];
+    setenv("XDG_CACHE_HOME", "/xdg", 1);
+    assert_int_equal(parse(&c, "bake m --arch 80,90,120 --sms=108,132 -o x.lacp", &e), STATUS_OK);
+    assert_int_equal(c.bake_arch.n, 3);
+    assert_int_equal(c.bake_arch.values[2], 120);
+    assert_int_equal(c.bake_sms.n, 2);
+    assert_string_equal(c.out_path, "x.lacp");
+    assert_true(config_cache_dir(&c, folder, sizeof folder));
+    assert_string_equal(folder, "/xdg/laconic/kernels");
+    assert_false(config_cache_dir(&c, folder, 20)); /* does not fit */
+    assert_string_equal(folder, "");
+    unsetenv("XDG_CACHE_HOME");
+    setenv("HOME", "/home-of-it", 1);
+    assert_int_equal(parse(&c, "bake m --arch 90 -o x", &e), STATUS_OK);
+    assert_int_equal(c.bake_sms.n, 0);
+    assert_true(config_cache_dir(&c, folder, sizeof folder));
+    assert_string_equal(folder, "/home-of-it/.cache/laconic/kernels");
+    assert_int_equal(parse(&c, "bake m --arch 90 -o x --cache-dir d --nvrtc /n --jit-dump j", &e),
+                     STATUS_OK);
+    assert_true(config_cache_dir(&c, folder, sizeof folder));
+    assert_string_equal(folder, "d");
+    assert_string_equal(c.nvrtc, "/n");
+    assert_string_equal(c.jit_dump, "j");
+    assert_int_equal(parse(&c, "bake m --arch 90 -o x --cache-dir off", &e), STATUS_OK);
+    assert_false(config_cache_dir(&c, folder, sizeof folder));
+}
+
 static void test_isa_names(void **state) {
     (void)state;
     for (int i = 0; i < CPU_ISA_COUNT; i++) {
@@ -213,6 +244,11 @@ static void test_bad_usage(void **state) {
         {"perplexity m --file f --ctx 1", STATUS_INVALID, "--ctx"},
         {"serve m --ctx 1", STATUS_INVALID, "--ctx"},
         {"serve m --max-queue 0", STATUS_INVALID, "--max-queue"},
+        {"bake m -o x", STATUS_INVALID, "--arch"},
+        {"bake m --arch 90", STATUS_INVALID, "-o"},
+        {"bake m --arch 60 -o x", STATUS_INVALID, "--arch"},
+        {"bake m --arch 90 -o x --sms 0", STATUS_INVALID, "--sms"},
+        {"bake m --arch 90 -o x --pack y", STATUS_INVALID, "--pack"},
     };
     check_refusals(list, sizeof list / sizeof list[0]);
 }
@@ -226,18 +262,13 @@ static void test_not_in_this_build(void **state) {
         {"serve m --journal x", STATUS_UNSUPPORTED, "--journal"},
         {"serve m --config x", STATUS_UNSUPPORTED, "--config"},
         {"serve m --policy adaptive", STATUS_UNSUPPORTED, "--policy"},
-        {"serve m --backend cuda", STATUS_UNSUPPORTED, "--backend"},
         {"serve m --activations bf16", STATUS_UNSUPPORTED, "--activations"},
-        {"serve m --pack x", STATUS_UNSUPPORTED, "--pack"},
-        {"run m -p x --jit on", STATUS_UNSUPPORTED, "--jit"},
-        {"bench m --jit-dump x", STATUS_UNSUPPORTED, "--jit-dump"},
-        {"bench m --cache-dir x", STATUS_UNSUPPORTED, "--cache-dir"},
         {"bench m --kernel matvec", STATUS_UNSUPPORTED, "--kernel"},
         {"logits m --side-car f.lacs", STATUS_UNSUPPORTED, "--side-car"},
         {"serve m --drafts ngram,exit", STATUS_UNSUPPORTED, "--drafts"},
         {"serve m --numa 1", STATUS_UNSUPPORTED, "--numa"},
         {"run m -p x --task-type code", STATUS_UNSUPPORTED, "--task-type"},
-        {"train m", STATUS_UNSUPPORTED, ""},
+        {"bundle m", STATUS_UNSUPPORTED, ""},
         {"canary", STATUS_UNSUPPORTED, ""},
     };
     check_refusals(list, sizeof list / sizeof list[0]);
@@ -318,6 +349,19 @@ static void test_no_color(void **state) {
     assert_true(c.no_color);
 }
 
+static void test_nvtx(void **state) {
+    (void)state;
+    struct config c;
+    struct error e;
+    unsetenv("NVTX_INJECTION64_PATH");
+    assert_int_equal(parse(&c, "doctor", &e), STATUS_OK);
+    assert_null(c.nvtx_injection);
+    setenv("NVTX_INJECTION64_PATH", "/opt/tool.so", 1);
+    assert_int_equal(parse(&c, "doctor", &e), STATUS_OK);
+    assert_string_equal(c.nvtx_injection, "/opt/tool.so");
+    unsetenv("NVTX_INJECTION64_PATH");
+}
+
 /* Random words made of real pieces: never a crash; a failure always says something and zeroes. */
 static void test_random_words(void **state) {
     (void)state;
@@ -346,10 +390,16 @@ static void test_random_words(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),      cmocka_unit_test(test_values),
-        cmocka_unit_test(test_isa_names),     cmocka_unit_test(test_help),
-        cmocka_unit_test(test_bad_usage),     cmocka_unit_test(test_not_in_this_build),
-        cmocka_unit_test(test_help_is_whole), cmocka_unit_test(test_no_color),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_bake),
+        cmocka_unit_test(test_isa_names),
+        cmocka_unit_test(test_help),
+        cmocka_unit_test(test_bad_usage),
+        cmocka_unit_test(test_not_in_this_build),
+        cmocka_unit_test(test_help_is_whole),
+        cmocka_unit_test(test_no_color),
+        cmocka_unit_test(test_nvtx),
         cmocka_unit_test(test_random_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

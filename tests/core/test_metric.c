@@ -210,6 +210,7 @@ static void test_empty(void **state) {
                                          "laconic_prefix_hit_tokens_total",
                                          "laconic_prompt_tokens_total",
                                          "laconic_completion_tokens_total",
+                                         "laconic_draft_tokens_total",
                                          "laconic_deadline_missed_total",
                                          "laconic_decode_heap_bytes_total",
                                          "laconic_connections",
