@@ -62,9 +62,21 @@ static enum status decode(struct bench *b, uint32_t batch, uint32_t n, struct er
     for (uint32_t i = 0; i < batch; i++) b->tokens[i] = b->prompt[i % b->n_prompt];
     for (uint32_t t = 0; t < n; t++) {
         step_clear(b->step, b->g->plan->n_layers);
+        if (b->c->bench_gate > 0) {
+            b->step->gates[0] = (struct gate_policy){
+                .first_position = b->c->bench_depth,
+                .sink_pages = 1,
+                .recent_pages = 4,
+                .budget_pages = b->c->bench_gate,
+                .dense_layers = 2,
+            };
+            b->step->n_gates = 1;
+        }
         for (uint32_t i = 0; i < batch; i++) {
-            engine_add_span(b->g, b->step, SPAN_DECODE, &b->seqs[i], b->c->bench_depth + t,
-                            &b->tokens[i], 1);
+            struct span *span = engine_add_span(b->g, b->step, SPAN_DECODE, &b->seqs[i],
+                                                b->c->bench_depth + t, &b->tokens[i], 1);
+            span->slot = i;
+            if (b->c->bench_gate > 0) span->gate = 0;
             step_add_output(b->step, i);
         }
         const enum status s = engine_run(b->g, b->step, e);
@@ -163,6 +175,9 @@ int cmd_bench(int argc, char **argv) {
     o.limits.max_rows = larger(o.limits.max_rows, b.n_seqs);
     o.limits.max_outputs = b.n_seqs;
     o.limits.max_copies = PLAN_MAX_GROUPS * pages;
+    o.limits.max_gates = 1;
+    o.n_slots = b.n_seqs;
+    o.gates = c.bench_gate > 0;
 
     b.n_prompt = larger(needed, 32);
     b.seqs = calloc(b.n_seqs, sizeof *b.seqs);

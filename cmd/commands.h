@@ -14,5 +14,11 @@ int cmd_logits(int argc, char **argv);
 int cmd_perplexity(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
+int cmd_bake(int argc, char **argv);
+int cmd_train(int argc, char **argv);
+int cmd_classify(int argc, char **argv);
+int cmd_drift(int argc, char **argv);
+int cmd_lint(int argc, char **argv);
+int cmd_tune(int argc, char **argv);
 
 #endif

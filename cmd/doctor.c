@@ -14,6 +14,7 @@
 #include "core/buffer.h"
 #include "core/clock.h"
 #include "core/cpu_features.h"
+#include "core/cuda.h"
 #include "core/json_writer.h"
 #include "core/worker_pool.h"
 #include "io/ring.h"
@@ -74,6 +75,21 @@ static void ring_state(enum ring_kind kind, char text[320]) {
     }
     ring_close(ring);
     snprintf(text, 320, "yes");
+}
+
+/* The first CUDA device, or why there is none. */
+static void describe_gpu(struct buffer *out) {
+    struct cuda cu = {0};
+    struct cuda_device d;
+    struct error e = {0};
+    enum status s = cuda_open(&cu, NULL, &e);
+    if (s == STATUS_OK) s = cuda_device_read(&cu, 0, &d, &e);
+    if (s == STATUS_OK)
+        buffer_printf(out, "GPU              %s, %u SMs, compute capability %u.%u, %.1f GiB\n",
+                      d.name, d.n_sms, d.cc / 10, d.cc % 10, (double)d.total_bytes / 1073741824);
+    else
+        buffer_printf(out, "GPU              none used: %s\n", e.message);
+    cuda_close(&cu);
 }
 
 int cmd_doctor(int argc, char **argv) {
@@ -154,7 +170,7 @@ int cmd_doctor(int argc, char **argv) {
         buffer_printf(&out, "kernel           %s %s\nio_uring         %s\nepoll            %s\n",
                       u.sysname, u.release, uring, epoll);
         buffer_printf(&out, "open files       %llu at most\n", (unsigned long long)files.rlim_cur);
-        buffer_puts(&out, "GPU              not in this build\n");
+        describe_gpu(&out);
         if (all > 0 && one > 0 && all < 1.1 * one)
             buffer_puts(&out, "note             one thread already reads as fast as all: a second "
                               "thread helps prefill, hardly decode\n");

@@ -1,15 +1,19 @@
 #include "cmd/engine.h"
 
+#include <errno.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "cmd/service.h"
 #include "core/check.h"
 #include "core/cpu/cpu_backend.h"
+#include "jit/cuda_backend.h"
 
-enum { COMMAND_ROWS = 256 };
+enum { COMMAND_ROWS = 256, NAME_ONLY_PAGE_BYTES = 64 };
 
 struct engine_options engine_defaults(const struct config *c) {
     return (struct engine_options){
@@ -23,6 +27,7 @@ struct engine_options engine_defaults(const struct config *c) {
         .pin = c->pin.n > 0 ? &c->pin : NULL,
         .huge_pages = c->huge_pages,
         .mlock = c->mlock,
+        .config = c,
         .n_slots = 1,
         .limits = {.max_spans = 1,
                    .max_rows = COMMAND_ROWS,
@@ -60,8 +65,11 @@ static enum status open_pages(struct engine *g, const struct engine_options *o, 
     struct page_pool_config cfg = {
         .n_groups = p->n_groups, .huge_pages = o->huge_pages, .mlock = o->mlock};
     size_t all_bytes = 0;
-    for (uint32_t i = 0; i < p->n_groups; i++)
+    for (uint32_t i = 0; i < p->n_groups; i++) {
         all_bytes += cfg.page_bytes[i] = kv_page_bytes(&p->groups[i], g->kv);
+        /* What is in the pages is on the device: here they only need a name. */
+        if (g->on_cuda) cfg.page_bytes[i] = NAME_ONLY_PAGE_BYTES;
+    }
     const uint64_t fit = ((uint64_t)o->kv_mib << 20) / (all_bytes > 0 ? all_bytes : 1);
     g->n_pages = o->n_pages > 0  ? o->n_pages
                  : o->kv_mib > 0 ? (uint32_t)(fit < UINT32_MAX / 2 ? fit : UINT32_MAX / 2)
@@ -73,13 +81,39 @@ static enum status open_pages(struct engine *g, const struct engine_options *o, 
     return page_pool_open(&cfg, &g->pages, e);
 }
 
-static enum status open_backend(struct engine *g, const struct engine_options *o, struct error *e) {
-    const struct backend_config cfg = {
+static void on_compiled(void *arg, const struct compiler_progress *p) {
+    (void)arg;
+    if (!isatty(STDERR_FILENO)) return;
+    fprintf(stderr, "\r\033[Kkernel %u/%u  %s %.0f ms", p->n_done, p->n_total, p->kernel->id.name,
+            (double)p->kernel->took_ns * 1e-6);
+    if (p->n_done == p->n_total) fputs("\r\033[K", stderr);
+    fflush(stderr);
+}
+
+static struct cuda_backend_options cuda_options(struct engine *g, const struct config *c) {
+    g->log = (struct log){.out = stderr, .level = LOG_WARN};
+    return (struct cuda_backend_options){
+        .nvrtc = c->nvrtc,
+        .may_compile = c->jit,
+        .cache_dir = config_cache_dir(c, g->cache_dir, sizeof g->cache_dir) ? g->cache_dir : NULL,
+        .dump_folder = c->jit_dump,
+        .pack_path = c->pack,
+        .build = LACONIC_VERSION,
+        .nvtx = c->nvtx_injection,
+        .log = &g->log,
+        .compiled = on_compiled,
+    };
+}
+
+static struct backend_config backend_config(const struct engine *g,
+                                            const struct engine_options *o) {
+    return (struct backend_config){
         .plan = g->plan,
         .pages = g->pages,
         .workers = g->workers,
         .limits = g->limits,
         .n_slots = o->n_slots,
+        .gates = o->gates,
         .n_ctx = g->n_ctx,
         .isa = g->isa,
         .activations = g->activations,
@@ -88,18 +122,77 @@ static enum status open_backend(struct engine *g, const struct engine_options *o
         .between_arg = o->between_arg,
         .progress = o->progress,
         .progress_arg = o->progress_arg,
-        .event_fd = -1,
+        .event_fd = g->event_fd,
     };
+}
+
+/* The device if it is asked for, or if there is one that takes the model as it shall run. */
+static enum status choose_backend(struct engine *g, const struct engine_options *o,
+                                  struct error *e) {
+    g->on_cuda = false;
+    if (o->config == NULL || o->config->backend == CONFIG_BACKEND_CPU) return STATUS_OK;
+    const struct backend_config cfg = backend_config(g, o);
+    const struct cuda_backend_options options = cuda_options(g, o->config);
+    struct error why = {0};
+    const enum status s = cuda_backend_probe(&cfg, &options, &why);
+    g->on_cuda = s == STATUS_OK;
+    if (s != STATUS_OK && o->config->backend == CONFIG_BACKEND_CUDA)
+        return error_set(e, s, "backend", "--backend cuda: %s", why.message);
+    if (s != STATUS_OK && s != STATUS_NOT_FOUND)
+        log_write(&g->log, LOG_WARN, "the CUDA device is not used: %s", why.message);
+    return STATUS_OK;
+}
+
+static enum status open_cpu(struct engine *g, const struct engine_options *o, struct error *e) {
+    const struct backend_config cfg = backend_config(g, o);
     const enum status s = region_take(&g->backend_region, "backend", cpu_backend_footprint(&cfg), 0,
                                       o->huge_pages, o->mlock, e);
     if (s != STATUS_OK) return s;
     return cpu_backend_init(g->backend_region.data, &cfg, &g->backend, e);
 }
 
+static enum status open_backend(struct engine *g, const struct engine_options *o, struct error *e) {
+    if (!g->on_cuda) return open_cpu(g, o, e);
+    if (o->asynchronous) g->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (o->asynchronous && g->event_fd < 0)
+        return error_set(e, STATUS_IO, NULL, "no eventfd: %s", strerror(errno));
+    const struct backend_config cfg = backend_config(g, o);
+    const struct cuda_backend_options options = cuda_options(g, o->config);
+    const enum status s = cuda_backend_open(&cfg, &options, &g->backend, e);
+    if (s == STATUS_OK || o->config->backend == CONFIG_BACKEND_CUDA) return s;
+    log_write(&g->log, LOG_WARN, "the CUDA device is not used: %s", e->message);
+    g->on_cuda = false;
+    if (g->event_fd >= 0) close(g->event_fd);
+    g->event_fd = -1;
+    page_pool_close(g->pages);
+    g->pages = NULL;
+    const enum status pages = open_pages(g, o, e);
+    return pages == STATUS_OK ? open_cpu(g, o, e) : pages;
+}
+
+void engine_describe(const struct engine *g, char *text, size_t text_bytes) {
+    if (!g->on_cuda) {
+        snprintf(text, text_bytes, "cpu, isa %s, %u threads", cpu_isa_name(g->isa), g->n_threads);
+        return;
+    }
+    struct cuda_backend_info info;
+    cuda_backend_info(g->backend, &info);
+    snprintf(text, text_bytes, "cuda, %s, %u SMs of compute capability %u.%u", info.device,
+             info.n_sms, info.cc / 10, info.cc % 10);
+}
+
+bool engine_lost(const struct engine *g) {
+    if (!g->on_cuda) return false;
+    struct cuda_backend_info info;
+    cuda_backend_info(g->backend, &info);
+    return info.lost;
+}
+
 enum status engine_open(const struct engine_options *o, struct engine **out, struct error *e) {
     *out = NULL;
     struct engine *g = calloc(1, sizeof *g);
     if (g == NULL) return error_set(e, STATUS_NO_MEMORY, NULL, "no memory");
+    g->event_fd = -1;
     g->activations = o->activations;
     g->kv = o->kv;
     g->n_threads = o->threads > 0 ? o->threads : usable_cpus();
@@ -112,8 +205,9 @@ enum status engine_open(const struct engine_options *o, struct engine **out, str
         const uint32_t full = (g->n_ctx + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
         if (g->limits.max_pages == 0)
             g->limits.max_pages = g->limits.max_spans * full * g->plan->n_groups;
-        s = open_pages(g, o, e);
+        s = choose_backend(g, o, e);
     }
+    if (s == STATUS_OK) s = open_pages(g, o, e);
     if (s == STATUS_OK) {
         const struct worker_pool_config cfg = {
             .n_workers = g->n_threads,
@@ -134,6 +228,7 @@ enum status engine_open(const struct engine_options *o, struct engine **out, str
 void engine_close(struct engine *g) {
     if (g == NULL) return;
     if (g->backend != NULL) g->backend->ops->destroy(g->backend);
+    if (g->event_fd >= 0) close(g->event_fd);
     worker_pool_stop(g->workers);
     region_free(&g->backend_region);
     if (g->pages != NULL) page_pool_close(g->pages);

@@ -13,6 +13,7 @@
 #include "core/backend.h"
 #include "core/config.h"
 #include "core/cpu_features.h"
+#include "core/log.h"
 #include "core/worker_pool.h"
 #include "models/model.h"
 
@@ -29,7 +30,12 @@ struct engine_options {
     /* KV: n_pages of every group if not 0; else as many as kv_mib holds; else one full context. */
     uint32_t n_pages, kv_mib;
     uint32_t n_slots;
+    bool gates;                /* memory for page choices (core/backend.h) */
     struct step_limits limits; /* max_pages 0: filled in for max_spans full contexts */
+    /* --backend and what belongs to it; NULL: the CPU. Outlives the engine. */
+    const struct config *config;
+    /* A device's steps end by engine.event_fd, and backend_poll does not wait. */
+    bool asynchronous;
     void (*between)(void *arg);
     void *between_arg;
     void (*progress)(void *arg, double done);
@@ -50,11 +56,19 @@ struct engine {
     struct worker_pool *workers;
     struct backend *backend;
     struct region backend_region;
+    bool on_cuda;
+    int event_fd; /* -1: none */
+    struct log log;
+    char cache_dir[1024];
 };
 
 /* What the common options say; limits for a command that runs one sequence in chunks of 256 rows.
  */
 struct engine_options engine_defaults(const struct config *c);
+/* What computes, for people: "cpu, isa avx2, 4 threads" or "cuda, NVIDIA H200, 132 SMs". */
+void engine_describe(const struct engine *e, char *text, size_t text_bytes);
+/* The device has failed: nothing is computed any more before a restart. */
+bool engine_lost(const struct engine *e);
 /* A progress bar on stderr if that is a terminal; for options.progress. */
 void engine_show_progress(void *arg, double done);
 

@@ -3,11 +3,18 @@
 #include <string.h>
 
 #include "cmd/commands.h"
+#include "cmd/inspect_sidecar.h"
+#include "cmd/inspect_pack.h"
+#include "cmd/inspect_memory.h"
 #include "cmd/usage.h"
 #include "core/backend.h"
 #include "core/buffer.h"
 #include "core/json_writer.h"
+#include "jit/pack.h"
+#include "models/chat_template.h"
 #include "models/model.h"
+#include "models/sidecar.h"
+#include "models/tokenizer.h"
 
 struct type_sum {
     uint32_t tensors;
@@ -33,10 +40,34 @@ static uint64_t kv_bytes(const struct plan *p, enum kv_format format, uint32_t p
     return bytes;
 }
 
+/* All that `serve` and `run` would open, one after the other; the first refusal is the answer. */
+static enum status try_all(const struct config *c, struct model **m, struct inspect_memory *memory,
+                           bool *chat, struct error *e) {
+    *chat = false;
+    *memory = (struct inspect_memory){0};
+    enum status s = model_open(c->model, c->n_ctx, m, e);
+    if (s == STATUS_OK) s = inspect_memory(c, model_plan(*m), memory, e);
+    struct tokenizer *tokenizer = NULL;
+    if (s == STATUS_OK) s = tokenizer_load(model_gguf(*m), &tokenizer, e);
+    if (s == STATUS_OK && tokenizer_n_vocab(tokenizer) > model_plan(*m)->n_vocab)
+        s = error_set(e, STATUS_CORRUPT, "tokenizer.ggml.tokens",
+                      "the tokenizer has %u tokens, the model %u", tokenizer_n_vocab(tokenizer),
+                      model_plan(*m)->n_vocab);
+    tokenizer_free(tokenizer);
+    if (s != STATUS_OK) return s;
+    struct chat_template *template = NULL;
+    s = chat_template_load(model_gguf(*m), &template, e);
+    chat_template_free(template);
+    *chat = s == STATUS_OK;
+    return s == STATUS_NOT_FOUND ? STATUS_OK : s;
+}
+
 int cmd_inspect(int argc, char **argv) {
     struct config c;
     int rc;
     if (!usage_parse(&c, argc, argv, &rc)) return rc;
+    if (pack_is(c.model)) return inspect_pack(&c);
+    if (sidecar_is(c.model)) return inspect_sidecar(&c);
     struct error e = {0};
     struct gguf *g;
     if (gguf_open(c.model, &g, &e) != STATUS_OK) return usage_fail("inspect", &e);
@@ -49,9 +80,13 @@ int cmd_inspect(int argc, char **argv) {
     }
 
     struct model *m = NULL;
-    const bool runs = model_open(c.model, c.n_ctx, &m, &e) == STATUS_OK;
-    const struct plan *p = runs ? model_plan(m) : NULL;
-    const uint32_t n_ctx = !runs ? 0 : c.n_ctx != 0 ? c.n_ctx : p->n_ctx_train;
+    struct inspect_memory memory;
+    bool chat;
+    const bool runs = try_all(&c, &m, &memory, &chat, &e) == STATUS_OK;
+    char reason[sizeof e.field + sizeof e.message + 2];
+    usage_reason(&e, reason, sizeof reason);
+    const struct plan *p = m != NULL ? model_plan(m) : NULL;
+    const uint32_t n_ctx = p == NULL ? 0 : c.n_ctx != 0 ? c.n_ctx : p->n_ctx_train;
 
     struct buffer out;
     buffer_init(&out, 16 << 20);
@@ -61,7 +96,8 @@ int cmd_inspect(int argc, char **argv) {
         json_write_object(&j);
         json_write_key(&j, "file_bytes"), json_write_uint(&j, gguf_file_bytes(g));
         json_write_key(&j, "runs"), json_write_bool(&j, runs);
-        if (!runs) json_write_key(&j, "reason"), json_write_string(&j, e.message);
+        if (!runs) json_write_key(&j, "reason"), json_write_string(&j, reason);
+        if (runs) json_write_key(&j, "chat"), json_write_bool(&j, chat);
         json_write_key(&j, "weights"), json_write_uint(&j, weights);
         json_write_key(&j, "weight_bytes"), json_write_uint(&j, bytes);
         json_write_key(&j, "types"), json_write_object(&j);
@@ -73,7 +109,7 @@ int cmd_inspect(int argc, char **argv) {
             json_write_object_end(&j);
         }
         json_write_object_end(&j);
-        if (runs) {
+        if (p != NULL) {
             json_write_key(&j, "architecture"), json_write_string(&j, p->architecture);
             json_write_key(&j, "name"), json_write_string(&j, p->name);
             json_write_key(&j, "layers"), json_write_uint(&j, p->n_layers);
@@ -92,6 +128,17 @@ int cmd_inspect(int argc, char **argv) {
             json_write_array_end(&j);
             json_write_key(&j, "kv_bytes_f16"), json_write_uint(&j, kv_bytes(p, KV_F16, n_ctx));
             json_write_key(&j, "kv_bytes_q8"), json_write_uint(&j, kv_bytes(p, KV_Q8, n_ctx));
+        }
+        if (runs) {
+            json_write_key(&j, "memory"), json_write_object(&j);
+            json_write_key(&j, "batch"), json_write_uint(&j, memory.batch);
+            json_write_key(&j, "backend_bytes"), json_write_uint(&j, memory.backend_bytes);
+            json_write_key(&j, "step_bytes"), json_write_uint(&j, memory.step_bytes);
+            json_write_key(&j, "kv_sequence_bytes"), json_write_uint(&j, memory.kv_sequence_bytes);
+            json_write_key(&j, "kv_batch_bytes"), json_write_uint(&j, memory.kv_batch_bytes);
+            json_write_key(&j, "serve_kv_bytes"), json_write_uint(&j, memory.serve_kv_bytes);
+            json_write_key(&j, "serve_bytes"), json_write_uint(&j, memory.serve_bytes);
+            json_write_object_end(&j);
         }
         json_write_key(&j, "keys"), json_write_object(&j);
         for (size_t i = 0; i < gguf_n_keys(g); i++) {
@@ -115,7 +162,7 @@ int cmd_inspect(int argc, char **argv) {
                 buffer_printf(&out, "  %u x %s", sums[t].tensors,
                               tensor_format((enum tensor_type)t)->name);
         buffer_putc(&out, '\n');
-        if (runs) {
+        if (p != NULL) {
             buffer_printf(&out, "model         %s (%s): %u layers, width %u, vocabulary %u\n",
                           p->name, p->architecture, p->n_layers, p->d_model, p->n_vocab);
             for (uint32_t i = 0; i < p->n_groups; i++) {
@@ -125,14 +172,22 @@ int cmd_inspect(int argc, char **argv) {
                 if (y->window != 0) buffer_printf(&out, ", window %u", y->window);
                 buffer_putc(&out, '\n');
             }
-            buffer_printf(&out,
-                          "runs          yes, on the CPU\n"
-                          "memory        %.1f MB packed weights; KV of one sequence of %u: %.1f MB "
-                          "as f16, %.1f MB as q8\n",
-                          (double)bytes / 1e6, n_ctx, (double)kv_bytes(p, KV_F16, n_ctx) / 1e6,
-                          (double)kv_bytes(p, KV_Q8, n_ctx) / 1e6);
+        }
+        if (runs) {
+            buffer_printf(
+                &out,
+                "runs          yes, on the CPU%s\n"
+                "memory        %.1f MB packed weights and scratch; KV of a sequence of %u: "
+                "%.1f MB as f16, %.1f MB as q8; of %u as asked: %.1f MB\n"
+                "serve         %.1f MB with the %.1f MB of KV that %s\n",
+                chat ? "" : ", without chat: the file has no chat template",
+                (double)(memory.backend_bytes + memory.step_bytes) / 1e6, n_ctx,
+                (double)kv_bytes(p, KV_F16, n_ctx) / 1e6, (double)kv_bytes(p, KV_Q8, n_ctx) / 1e6,
+                memory.batch, (double)memory.kv_batch_bytes / 1e6, (double)memory.serve_bytes / 1e6,
+                (double)memory.serve_kv_bytes / 1e6,
+                c.kv_mib != 0 ? "--kv-mib gives it" : "it takes without --kv-mib");
         } else {
-            buffer_printf(&out, "runs          no: %s\n", e.message);
+            buffer_printf(&out, "runs          no: %s\n", reason);
         }
         for (size_t i = 0; i < gguf_n_keys(g); i++) {
             enum gguf_type type;

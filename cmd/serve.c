@@ -36,7 +36,7 @@ static void cancel(void *arg, request_handle h) {
 
 static bool ready(void *arg) {
     const struct loop *l = arg;
-    return l->warm && !l->draining;
+    return l->warm && !l->draining && !engine_lost(l->service->engine);
 }
 
 static void refresh(void *arg) {
@@ -169,6 +169,7 @@ int cmd_serve(int argc, char **argv) {
     const struct service_options options = {.config = &c,
                                             .max_batch = c.max_batch,
                                             .max_queue = c.max_queue,
+                                            .asynchronous = true,
                                             .between = between_layers,
                                             .between_arg = &l};
     if (service_open(&options, &l.service, &e) != STATUS_OK) return usage_fail("serve", &e);
@@ -195,10 +196,18 @@ int cmd_serve(int argc, char **argv) {
         service_close(l.service);
         return usage_fail("serve", &e);
     }
+    const int device_fd = l.service->engine->event_fd;
+    if (device_fd >= 0 && server_watch(server, device_fd, &e) != STATUS_OK) {
+        server_close(server);
+        service_close(l.service);
+        return usage_fail("serve", &e);
+    }
     l.server = server;
     const char *isa = cpu_isa_name(l.service->engine->isa);
-    metric_set_info(l.service->metrics, LACONIC_VERSION, l.service->name, isa, "cpu",
-                    server_io_name(server));
+    char computes[192];
+    engine_describe(l.service->engine, computes, sizeof computes);
+    metric_set_info(l.service->metrics, LACONIC_VERSION, l.service->name, isa,
+                    l.service->engine->backend->ops->name, server_io_name(server));
     pthread_t signals;
     if (pthread_create(&signals, NULL, wait_for_signals, &l) != 0) {
         server_close(server);
@@ -209,8 +218,8 @@ int cmd_serve(int argc, char **argv) {
     l.warm = true;
     if (server_io_note(server)[0] != '\0')
         fprintf(stderr, "laconic serve: %s\n", server_io_note(server));
-    printf("ready %s (%s; backend cpu, isa %s, %u threads, io %s)\n", server_url(server),
-           l.service->name, isa, l.service->engine->n_threads, server_io_name(server));
+    printf("ready %s (%s; backend %s, io %s)\n", server_url(server), l.service->name, computes,
+           server_io_name(server));
     fflush(stdout);
 
     run_loop(&l);

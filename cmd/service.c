@@ -57,7 +57,31 @@ static uint64_t identity(struct service *s) {
     parts[3] = (uint64_t)s->engine->kv;
     parts[4] = s->engine->n_ctx; /* decides between short and long rotary factors */
     parts[5] = XXH3_64bits(LACONIC_VERSION, strlen(LACONIC_VERSION));
+    /* Each backend has bits of its own. */
+    const char *backend = s->engine->backend->ops->name;
+    if (s->engine->on_cuda) parts[5] ^= XXH3_64bits(backend, strlen(backend));
     return XXH3_64bits(parts, sizeof parts);
+}
+
+/* The side-car that was named, or the one beside the model. Of another model it is refused. */
+static enum status open_side_car(struct service *s, const struct config *c, struct error *e) {
+    char beside[4096];
+    const char *path = c->side_car;
+    if (path != NULL && strcmp(path, "off") == 0) return STATUS_OK;
+    if (path == NULL) {
+        const size_t n = strlen(c->model);
+        if (n < 5 || strcmp(c->model + n - 5, ".gguf") != 0 || n + 1 > sizeof beside)
+            return STATUS_OK;
+        snprintf(beside, sizeof beside, "%.*s.lacs", (int)(n - 5), c->model);
+        if (access(beside, F_OK) != 0) return STATUS_OK;
+        path = beside;
+    }
+    uint64_t digest[2];
+    gguf_digest(model_gguf(s->engine->model), digest);
+    enum status st = sidecar_open(path, digest, &s->side_car, e);
+    if (st != STATUS_OK) return st;
+    const struct sidecar_section *n = sidecar_find(s->side_car, SIDECAR_NGRAM, NULL);
+    return n != NULL ? ngram_table_view(&s->ngrams, n->data, n->bytes, e) : STATUS_OK;
 }
 
 static uint64_t monotonic(void *arg) {
@@ -93,6 +117,7 @@ static enum status open_sched(struct service *s, const struct service_options *o
         .prefix_cache = true,
         .suffix_drafts = c->drafts == CONFIG_DRAFTS_AUTO,
         .ngram_drafts = c->drafts == CONFIG_DRAFTS_AUTO,
+        .ngrams = s->ngrams.n_lines > 0 ? &s->ngrams : NULL,
         .prefill_budget_ns = PREFILL_BUDGET_NS,
         .chore_slice_ns = CHORE_SLICE_NS,
         .heap_bytes = heap_allocated_bytes(),
@@ -112,6 +137,7 @@ enum status service_open(const struct service_options *o, struct service **out, 
     struct engine_options g = engine_defaults(c);
     g.n_slots = o->max_batch;
     g.limits = service_limits(o->max_batch);
+    g.asynchronous = o->asynchronous;
     g.between = o->between;
     g.between_arg = o->between_arg;
     g.kv_mib = c->kv_mib;
@@ -134,6 +160,7 @@ enum status service_open(const struct service_options *o, struct service **out, 
         if (st == STATUS_NOT_FOUND) st = STATUS_OK; /* a base model: completions only */
     }
     if (st == STATUS_OK && c->encoder != NULL) st = encoder_open(c->encoder, &s->encoder, e);
+    if (st == STATUS_OK) st = open_side_car(s, c, e);
     if (st == STATUS_OK) st = open_sched(s, o, e);
     if (st != STATUS_OK) {
         service_close(s);
@@ -149,6 +176,7 @@ void service_close(struct service *s) {
     chat_template_free(s->chat_template);
     tokenizer_free(s->tokenizer);
     encoder_close(s->encoder);
+    sidecar_close(s->side_car);
     engine_close(s->engine);
     region_free(&s->flight_region);
     free(s->metrics);

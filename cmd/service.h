@@ -13,6 +13,8 @@
 #include "core/metric.h"
 #include "models/chat_template.h"
 #include "models/encoder.h"
+#include "models/ngram_table.h"
+#include "models/sidecar.h"
 #include "models/tokenizer.h"
 #include "sched/sched.h"
 
@@ -21,6 +23,7 @@
 struct service_options {
     const struct config *config;
     uint32_t max_batch, max_queue;
+    bool asynchronous; /* as engine_options: the caller's loop watches engine.event_fd */
     void (*between)(void *arg);
     void *between_arg;
 };
@@ -34,8 +37,10 @@ struct service {
     struct region flight_region;
     struct flight *flight;
     struct sched *sched;
-    char name[128];       /* the served model's name: the file's, without its suffix */
-    char fingerprint[32]; /* build, model, numerics: while it is the same, so are the bytes */
+    char name[128];            /* the served model's name: the file's, without its suffix */
+    struct sidecar *side_car;  /* NULL: none */
+    struct ngram_table ngrams; /* its n-gram section, if it has one */
+    char fingerprint[32];      /* build, model, numerics: while it is the same, so are the bytes */
 };
 
 /* The steps a server of that many slots makes; max_pages is left to the engine. */

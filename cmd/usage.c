@@ -1,6 +1,7 @@
 #include "cmd/usage.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/buffer.h"
 
@@ -20,8 +21,16 @@ bool usage_parse(struct config *c, int argc, char **argv, int *exit_status) {
     return true;
 }
 
+void usage_reason(const struct error *e, char *text, size_t cap) {
+    /* Names out of a file have dots in them; options and request fields do not. */
+    const bool named = strchr(e->field, '.') == NULL || strstr(e->message, e->field) != NULL;
+    snprintf(text, cap, "%s%s%s", named ? "" : e->field, named ? "" : ": ", e->message);
+}
+
 int usage_fail(const char *command, const struct error *e) {
-    fprintf(stderr, "laconic %s: %s\n", command, e->message);
+    char reason[sizeof e->field + sizeof e->message + 2];
+    usage_reason(e, reason, sizeof reason);
+    fprintf(stderr, "laconic %s: %s\n", command, reason);
     return 1;
 }
 

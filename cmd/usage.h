@@ -12,7 +12,10 @@
  * printed, or a line about the bad option). */
 bool usage_parse(struct config *c, int argc, char **argv, int *exit_status);
 
-/* "laconic COMMAND: message" on stderr; returns 1. */
+/* The message, behind the key or tensor of a file that it is about when it does not name it. */
+void usage_reason(const struct error *e, char *text, size_t cap);
+
+/* "laconic COMMAND: reason" on stderr; returns 1. */
 int usage_fail(const char *command, const struct error *e);
 
 /* All of a stream as a NUL-terminated string for the caller to free, at most max_bytes of it. */

@@ -23,6 +23,7 @@ enum {
     LISTENER_TCP = 0,
     LISTENER_UNIX = 1,
     WATCH_WAKE = 0,
+    WATCH_OTHER = 1,
 };
 
 struct connection_limits server_default_limits(void) {
@@ -255,6 +256,10 @@ void server_wake(struct server *s) {
     const uint64_t one = 1;
     /* Full means that it is awake already. */
     (void)!write(s->wake_fd, &one, sizeof one);
+}
+
+enum status server_watch(struct server *s, int event_fd, struct error *e) {
+    return ring_watch(s->ring, event_fd, WATCH_OTHER, e);
 }
 
 void server_drain(struct server *s) {

@@ -72,6 +72,8 @@ bool server_turn(struct server *s, uint64_t timeout_ns);
 void server_reap(struct server *s);
 /* Wakes a server_turn that waits; signal- and thread-safe. */
 void server_wake(struct server *s);
+/* An eventfd of the caller's that wakes it too (and is reset): a device's, say. Once. */
+enum status server_watch(struct server *s, int event_fd, struct error *e);
 
 /* Each answer is its connection's last; /ready says 503, and so does the scheduler to new work. New
  * connections are still taken, so that a balancer hears it. */

@@ -28,7 +28,7 @@ for d in "$PWD"/build/venv/lib/python3*/site-packages/nvidia/cu13; do
 done
 py=build/venv/bin/python; bin=$BUILD/laconic; shared=${LAC_SHARED:-}
 [ "$V" = release ] && part lint scripts/lint.sh
-for room in core alloc jit models sched io cmd; do
+for room in core alloc jit models sched io cmd softgpu; do
     tests=("$BUILD"/tests/$room/test_*); [ -x "${tests[0]}" ] && part "unit-$room" tests/run.sh $(printf '%s\n' "${tests[@]}" | grep -v '\.')
 done
 export PYTHONPATH=tests/e2e
@@ -36,9 +36,10 @@ if [ "$V" = release ]; then
     part neon tests/core/run_neon.sh
     part dequantise $py tests/models/compare_dequantise.py "$BUILD/tests/core/dequantise_dump" "$LAC_MODEL"
     part architectures $py tests/models/tiny_models.py "$bin"
+    part odd-files $py tests/models/odd_files.py "$bin" "$LAC_MODEL"
 fi
 LAC_ENCODER=${LAC_ENCODER:-$(scripts/model.sh fetch encoder)} && export LAC_ENCODER || { unset LAC_ENCODER; echo "skip: the encoder could not be fetched"; }
-for t in golden commands openai_client determinism embeddings hostile memory; do
+for t in golden commands bake cuda openai_client determinism drafts embeddings hostile memory task_commands tune; do
     [ "$V" != release ] && [ $t = golden ] && [ "$LONG" = 0 ] && continue
     [ -f tests/e2e/test_$t.py ] && part "e2e-$t" $py tests/e2e/test_$t.py
 done
@@ -62,9 +63,16 @@ else
 fi
 if [ "$LONG" = 1 ]; then
     scripts/setup.sh long
-    part compare-encoder $py tests/models/compare_encoder.py "$BUILD/tests/models/encode_dump" "$LAC_ENCODER"
+    # ENCODER_PYTHON: one that has sentence-transformers (gigabytes); else a float64 BERT in NumPy is the reference.
+    part compare-encoder "${ENCODER_PYTHON:-$py}" tests/models/compare_encoder.py "$BUILD/tests/models/encode_dump" "$LAC_ENCODER"
+    # The peer is there when perf/peer.sh has built it.
+    peer=${PEER_BIN:-build/peer/bin}
+    if [ -x "$peer/llama-server" ]; then part compare-peer $py tests/models/compare_peer.py "$bin" "$peer"
+    else echo "skip: no llama-server in $peer (perf/peer.sh builds it): architectures against the peer"; fi
+    if [ -n "$gemma" ] && [ -f "$gemma" ]; then part compare-window $py tests/models/compare_window.py "$bin" "$gemma" "$peer"; fi
     part compare-jinja $py tests/models/compare_jinja.py "$bin" 5000
     part compare-tokenizers $py tests/models/compare_tokenizers.py "$bin" 10000
+    part compare-cuda $py tests/models/compare_cuda.py "$bin" "$BUILD/tests/softgpu"
     for t in tests/long/*.sh; do [ -x "$t" ] && part "long-$(basename "$t" .sh)" "$t"; done
 fi
 [ ${#failed[@]} -gt 0 ] && echo "failed: ${failed[*]}"

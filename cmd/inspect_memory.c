@@ -1,0 +1,50 @@
+#include "cmd/inspect_memory.h"
+
+#include <unistd.h>
+
+#include "cmd/engine.h"
+#include "cmd/service.h"
+#include "core/cpu/cpu_backend.h"
+
+enum status inspect_memory(const struct config *c, const struct plan *p, struct inspect_memory *out,
+                           struct error *e) {
+    *out = (struct inspect_memory){0};
+    struct engine_options o = engine_defaults(c);
+    const uint32_t n_ctx = c->n_ctx != 0 ? c->n_ctx : p->n_ctx_train;
+    const uint64_t full = (n_ctx + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+    o.n_slots = c->max_batch;
+    o.limits = service_limits(c->max_batch);
+    const uint64_t most_pages = o.limits.max_spans * full * p->n_groups;
+    if (most_pages > UINT32_MAX)
+        return error_set(e, STATUS_TOO_LARGE, "ctx", "%u contexts of %u tokens are too many",
+                         c->max_batch, n_ctx);
+    o.limits.max_pages = (uint32_t)most_pages;
+    struct cpu_features features;
+    cpu_features_detect(&features);
+    struct backend_config cfg = {.plan = p,
+                                 .limits = o.limits,
+                                 .n_slots = o.n_slots,
+                                 .n_ctx = n_ctx,
+                                 .isa = cpu_isa_best(&features),
+                                 .activations = o.activations,
+                                 .kv = o.kv};
+    enum status s = cpu_backend_check(&cfg, e);
+    if (s != STATUS_OK) return s;
+    const long n_cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    const struct worker_pool_config workers = {.n_workers = n_cpus > 0 ? (uint32_t)n_cpus : 1};
+    s = worker_pool_start(&workers, &cfg.workers, e);
+    if (s != STATUS_OK) return s;
+    uint64_t page_bytes = 0;
+    for (uint32_t g = 0; g < p->n_groups; g++) page_bytes += kv_page_bytes(&p->groups[g], o.kv);
+    out->n_ctx = n_ctx;
+    out->batch = c->max_batch;
+    out->backend_bytes = cpu_backend_footprint(&cfg);
+    out->step_bytes = step_footprint(&o.limits);
+    out->kv_sequence_bytes = full * page_bytes;
+    out->kv_batch_bytes = out->kv_sequence_bytes * c->max_batch;
+    out->serve_kv_bytes =
+        c->kv_mib != 0 ? (uint64_t)c->kv_mib << 20 : service_auto_pages(&o, p, n_ctx) * page_bytes;
+    out->serve_bytes = out->backend_bytes + out->step_bytes + out->serve_kv_bytes;
+    worker_pool_stop(cfg.workers);
+    return STATUS_OK;
+}
