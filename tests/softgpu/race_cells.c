@@ -138,10 +138,13 @@ static void coarsen(const struct spot *s, struct race_read_cell *c) {
     c->n_more = n;
 }
 
-/* A coarse entry of an earlier launch takes no reader of this one: it would make a thread's own
- * read look like one of its whole block. */
-static bool merge_reader(struct race_reader *old, const struct race_reader *new, uint64_t warps,
-                         uint32_t first_clock) {
+/* Into an entry that speaks for the new reader too. A coarse one that came before this read need
+ * not be kept: who comes after the read comes after the entry. (Without this a thread's own read
+ * would look like one of its whole block.) One of an earlier launch takes no reader of this one. */
+static bool merge_reader(const struct spot *s, struct race_reader *old,
+                         const struct race_reader *new) {
+    const uint64_t warps = s->w->block->launch->block_warps;
+    uint64_t thread;
     if (old->warp == new->warp && old->clock == new->clock && old->strong == new->strong) {
         old->lanes |= new->lanes;
         old->bytes |= new->bytes;
@@ -150,7 +153,13 @@ static bool merge_reader(struct race_reader *old, const struct race_reader *new,
     const bool within =
         old->warp == RACE_WHOLE_GRID ||
         ((old->warp & RACE_WHOLE_BLOCK) && (old->warp & ~RACE_WHOLE_BLOCK) == new->warp / warps);
-    if (!within || old->clock < first_clock) return false;
+    if (!within) return false;
+    if (old->clock < new->clock && !(old->bytes & ~new->bytes) && old->strong <= new->strong &&
+        reader_ordered(s, old, &thread)) {
+        *old = *new;
+        return true;
+    }
+    if (old->clock < of(s->w)->first) return false;
     if (new->clock > old->clock) old->clock = new->clock;
     old->bytes |= new->bytes;
     old->strong &= new->strong;
@@ -173,9 +182,9 @@ static void note_read(const struct spot *s, struct race_read_cell *c, uint32_t b
         c->first = new;
         return;
     }
-    if (merge_reader(&c->first, &new, l->block_warps, r->first)) return;
+    if (merge_reader(s, &c->first, &new)) return;
     for (uint32_t i = c->n_more; i-- > 0;)
-        if (merge_reader(&c->more[i], &new, l->block_warps, r->first)) return;
+        if (merge_reader(s, &c->more[i], &new)) return;
     if (c->n_more == 0 && !(c->first.bytes & ~bytes) && c->first.strong <= new.strong) {
         /* a lone earlier reader that comes before this one need not be kept */
         uint64_t thread;
@@ -187,7 +196,7 @@ static void note_read(const struct spot *s, struct race_read_cell *c, uint32_t b
     if (c->n_more >= EXACT_READERS) {
         coarsen(s, c);
         for (uint32_t i = c->n_more; i-- > 0;)
-            if (merge_reader(&c->more[i], &new, l->block_warps, r->first)) return;
+            if (merge_reader(s, &c->more[i], &new)) return;
     }
     if (c->n_more == c->cap_more) {
         const uint32_t cap = c->cap_more ? c->cap_more * 2 : 4;
