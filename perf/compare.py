@@ -59,6 +59,7 @@ def main():
     o = a.parse_args()
     laconic = os.path.join(ROOT, 'build/laconic')
     q4 = o.q4_0 or os.path.join(ROOT, 'build/peer', os.path.basename(o.model) + '.q4_0.gguf')
+    os.makedirs(os.path.dirname(q4), exist_ok=True)
     if not os.path.exists(q4): run([f'{o.peer}/llama-quantize', '--allow-requantize', o.model, q4, 'Q4_0'])
     table = {'decode': [Row('tg128', tg=128)], 'prefill': [Row('pp512', pp=512)], 'batch16': [Row('tg64@b16', tg=64, batch=16)], 'batch': [Row(f'tg64@b{b}', tg=64, batch=b) for b in (4, 16, 32)],
              'depth': [Row('tg64@d2048', tg=64, depth=2048), Row('tg64@d7680', tg=64, depth=7680)], 'long': [Row('pp7680', pp=7680)]}
