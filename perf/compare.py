@@ -85,10 +85,10 @@ def main():
                                            'grid': [{'tokens_per_s': g[0], 'file': g[2], 'threads': g[3], 'flash_attention': g[4]} for g in grid]},
                  'ours': {'median': statistics.median(B), 'min': min(B), 'max': max(B), 'threads': 2, 'extra': o.extra}, 'ratio': ratio, 'pairs': [min(pairs), max(pairs)], 'reps': reps}
             rows.append(r)
+            if o.out:
+                with open(o.out, 'w') as f: json.dump({'date': time.strftime('%Y-%m-%d'), 'cpu': cpu, 'isa': isa, 'model': os.path.basename(o.model), 'extra': o.extra, 'rows': rows}, f, indent=1)
             print(f"{row.name:12} {r['peer']['median']:10.1f} ({min(A):.1f}-{max(A):.1f})".ljust(47), f'{mn}, {t} threads, fa {fa}'.ljust(28),
                   f"{r['ours']['median']:10.1f} ({min(B):.1f}-{max(B):.1f})".ljust(30), f'{ratio:.2f} ({min(pairs):.2f}-{max(pairs):.2f})', flush=True)
-    if o.out:
-        json.dump({'date': time.strftime('%Y-%m-%d'), 'cpu': cpu, 'isa': isa, 'model': os.path.basename(o.model), 'extra': o.extra, 'rows': rows}, open(o.out, 'w'), indent=1)
 
 
 if __name__ == '__main__': main()
