@@ -139,7 +139,7 @@ static void put_bits(uint8_t *s, unsigned at, unsigned n, unsigned value) {
 }
 static unsigned get_bits(const uint8_t *s, unsigned at, unsigned n) {
     unsigned value = 0;
-    for (unsigned i = 0; i < n; i++) value |= (s[(at + i) / 8] >> (at + i) % 8 & 1u) << i;
+    for (unsigned i = 0; i < n; i++) value |= ((unsigned)s[(at + i) / 8] >> (at + i) % 8 & 1u) << i;
     return value;
 }
 
@@ -267,7 +267,8 @@ static void unpack_block(enum tensor_type type, const struct panel_layout *l, co
             for (uint32_t i = 0; i < 32; i++) {
                 const uint32_t in16 = i % 16;
                 const unsigned low = i < 16 ? q[in16] & 15u : q[in16] >> 4;
-                const unsigned top = (high[i / 16 * 4 + in16 % 4] >> (2 * (in16 / 4)) & 3u) ^ 2u;
+                const unsigned top =
+                    ((unsigned)high[i / 16 * 4 + in16 % 4] >> (2 * (in16 / 4)) & 3u) ^ 2u;
                 uint8_t *to = &block[half * 64 + quarter % 2 * 32 + i];
                 *to = (uint8_t)(*to | low << (quarter < 2 ? 0 : 4));
                 uint8_t *hi = &block[128 + half * 32 + i];
