@@ -7,75 +7,8 @@
 
 enum { MOST = 40 };
 
-struct client {
-    const struct request *r;
-    float vectors[MOST][TINY_D];
-    uint32_t n_vectors;
-    bool done, failed, released;
-    struct request_usage usage;
-    struct error error;
-    request_handle handle;
-};
-
-static void on_started(void *user, uint64_t seed) {
-    (void)user, (void)seed;
-    fail();
-}
-static void on_delta(void *user, uint32_t choice, const char *bytes, size_t n,
-                     const struct token_logprob *lps, uint32_t n_lps) {
-    (void)user, (void)choice, (void)bytes, (void)n, (void)lps, (void)n_lps;
-    fail();
-}
-static void on_finish(void *user, uint32_t choice, enum finish_reason reason) {
-    (void)user, (void)choice, (void)reason;
-    fail();
-}
-static void on_tokens(void *user, const uint32_t *ids, size_t n) {
-    (void)user, (void)ids, (void)n;
-    fail();
-}
-static void on_embedding(void *user, uint32_t index, const float *v, uint32_t dim) {
-    struct client *k = user;
-    assert_true(!k->done && !k->failed && !k->released);
-    assert_true(index == k->n_vectors && index < MOST && dim == TINY_D);
-    memcpy(k->vectors[k->n_vectors++], v, sizeof k->vectors[0]);
-}
-static void on_done(void *user, const struct request_usage *usage,
-                    const struct request_report *report) {
-    struct client *k = user;
-    (void)report;
-    assert_true(!k->done && !k->failed && !k->released);
-    k->done = true;
-    k->usage = *usage;
-}
-static void on_failed(void *user, const struct error *e, uint32_t retry_after_s) {
-    struct client *k = user;
-    (void)retry_after_s;
-    assert_true(!k->done && !k->failed && !k->released);
-    k->failed = true;
-    k->error = *e;
-}
-static void on_release(void *user) {
-    struct client *k = user;
-    assert_false(k->released);
-    k->released = true;
-}
-static bool on_writable(void *user) {
-    (void)user;
-    return true;
-}
-
-static const struct request_sink sink = {
-    .started = on_started,
-    .delta = on_delta,
-    .finish = on_finish,
-    .tokens = on_tokens,
-    .embedding = on_embedding,
-    .done = on_done,
-    .failed = on_failed,
-    .release = on_release,
-    .writable = on_writable,
-};
+enum { EMBED_CLIENT_MOST = MOST, EMBED_CLIENT_DIM = TINY_D };
+#include "tests/sched/embed_client.h"
 
 static struct tokenizer *tokenizer;
 static struct worker_pool *workers;

@@ -6,70 +6,8 @@
 
 enum { MOST = 12, LONGEST = 300, N_CTX = 256 };
 
-struct client {
-    float vectors[MOST][FAKE_D];
-    uint32_t n_vectors, n_bytes;
-    bool done, failed, released;
-    struct request_usage usage;
-    struct error error;
-    request_handle handle;
-};
-
-static void on_started(void *user, uint64_t seed) {
-    (void)user, (void)seed;
-}
-static void on_delta(void *user, uint32_t choice, const char *bytes, size_t n,
-                     const struct token_logprob *lps, uint32_t n_lps) {
-    (void)choice, (void)bytes, (void)lps, (void)n_lps;
-    ((struct client *)user)->n_bytes += (uint32_t)n;
-}
-static void on_finish(void *user, uint32_t choice, enum finish_reason reason) {
-    (void)user, (void)choice, (void)reason;
-}
-static void on_tokens(void *user, const uint32_t *ids, size_t n) {
-    (void)user, (void)ids, (void)n;
-    fail();
-}
-static void on_embedding(void *user, uint32_t index, const float *v, uint32_t dim) {
-    struct client *k = user;
-    assert_true(!k->done && !k->failed && !k->released);
-    assert_true(index == k->n_vectors && index < MOST && dim == FAKE_D);
-    memcpy(k->vectors[k->n_vectors++], v, sizeof k->vectors[0]);
-}
-static void on_done(void *user, const struct request_usage *usage,
-                    const struct request_report *report) {
-    struct client *k = user;
-    (void)report;
-    assert_true(!k->done && !k->failed && !k->released);
-    k->done = true;
-    k->usage = *usage;
-}
-static void on_failed(void *user, const struct error *e, uint32_t retry_after_s) {
-    struct client *k = user;
-    (void)retry_after_s;
-    assert_true(!k->done && !k->failed && !k->released);
-    k->failed = true;
-    k->error = *e;
-}
-static void on_release(void *user) {
-    ((struct client *)user)->released = true;
-}
-static bool on_writable(void *user) {
-    (void)user;
-    return true;
-}
-
-static const struct request_sink sink = {
-    .started = on_started,
-    .delta = on_delta,
-    .finish = on_finish,
-    .tokens = on_tokens,
-    .embedding = on_embedding,
-    .done = on_done,
-    .failed = on_failed,
-    .release = on_release,
-    .writable = on_writable,
-};
+enum { EMBED_CLIENT_MOST = MOST, EMBED_CLIENT_DIM = FAKE_D };
+#include "tests/sched/embed_client.h"
 
 static struct tokenizer *tokenizer;
 static struct worker_pool *workers;
@@ -108,6 +46,7 @@ static struct request embedding_of(const struct fake *f, uint32_t first, uint32_
 static void submit(struct fake *f, const struct request *r, struct client *k) {
     struct error e = {0};
     memset(k, 0, sizeof *k);
+    k->generates = r->kind != REQUEST_EMBEDDING;
     must(sched_submit(f->sched, r, &sink, k, &k->handle, &e), &e);
 }
 
