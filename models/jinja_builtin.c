@@ -373,11 +373,14 @@ static bool divisible(struct jinja_ctx *c, struct jinja_value v, struct jinja_va
                       int64_t rest, struct jinja_value *out) {
     struct jinja_value r;
     bool same;
-    if (!jinja_is_number(v)) {
+    /* Jinja asks for v % by, which formats where v is a string. */
+    const bool formats = v.kind == JINJA_STRING;
+    if (!formats && !jinja_is_number(v)) {
         if (v.kind == JINJA_UNDEFINED) return jinja_fail_undefined(c, v);
         return jinja_fail(c, STATUS_TEMPLATE, "expected a number, got %s", jinja_type_name(v));
     }
-    if (!jinja_arith(c, OP_MOD, v, by, &r) || !jinja_equal(c, r, jinja_int(rest), &same)) {
+    if (!(formats ? jinja_percent(c, v.u.s, by, &r) : jinja_arith(c, OP_MOD, v, by, &r)) ||
+        !jinja_equal(c, r, jinja_int(rest), &same)) {
         return false;
     }
     *out = jinja_bool(same);

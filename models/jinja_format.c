@@ -535,7 +535,7 @@ bool jinja_percent(struct jinja_ctx *c, const struct jinja_string *s, struct jin
         if (!percent_one(&sb, &f, v)) return false;
     }
     if (!named && used < l->n && args.kind != JINJA_DICT && args.kind != JINJA_LIST &&
-        args.kind != JINJA_UNDEFINED) {
+        args.kind != JINJA_RANGE && args.kind != JINJA_UNDEFINED) {
         return jinja_fail(c, STATUS_TEMPLATE,
                           "not all arguments converted during string formatting");
     }

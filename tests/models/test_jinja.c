@@ -64,6 +64,8 @@ static void test_expressions(void **state) {
         {"{{ 1 // 0 }}", "!integer division or modulo by zero"},
         {"{{ 9223372036854775807 + 1 }}", "!integer overflow"},
         {"{{ range(5)[1:4]|list }} {{ range(3) }}", "[1, 2, 3] range(0, 3)"},
+        {"{{ 'a' % range(3) }} {{ 'b' % [1] }} {{ 'c' % {} }}", "a b c"},
+        {"{{ '%s' is even }} {{ '%d' is odd }}", "False False"},
         {"{{ -n|abs }} {{ +n }} {{ 0x1f }} {{ 1_000 }}", "7 7 31 1000"});
 }
 
