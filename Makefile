@@ -151,7 +151,7 @@ setup:
 	@scripts/setup.sh
 serve: setup
 	@$(MAKE) --no-print-directory -j$$(nproc) all
-	@exec $(BUILD)/laconic serve "$$(scripts/model.sh fetch)"
+	@exec $(BUILD)/laconic serve "$$(scripts/model.sh fetch)" $(ARGS)
 test:
 	@scripts/setup.sh test
 	@$(MAKE) --no-print-directory -j$$(nproc) all test-bins

@@ -67,6 +67,8 @@ int cmd_run(int argc, char **argv) {
     int rc;
     if (!usage_parse(&c, argc, argv, &rc)) return rc;
     struct error e = {0};
+    if (usage_check_utf8("-p: the prompt", c.prompt, strlen(c.prompt), &e) != STATUS_OK)
+        return usage_fail("run", &e);
     const struct service_options options = {.config = &c, .max_batch = 1, .max_queue = 1};
     struct service *s;
     if (service_open(&options, &s, &e) != STATUS_OK) return usage_fail("run", &e);

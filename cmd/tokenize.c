@@ -34,6 +34,7 @@ static enum status whole(const struct tokenizer *t, unsigned flags, struct token
     char *text;
     size_t len;
     enum status st = usage_read_all(stdin, TOKENIZER_MAX_TEXT_BYTES, &text, &len, e);
+    if (st == STATUS_OK) st = usage_check_utf8("the input", text, len, e);
     if (st == STATUS_OK) st = encode_print(t, flags, text, len, ids, e);
     free(text);
     return st;

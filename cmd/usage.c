@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/buffer.h"
+#include "models/unicode.h"
 
 bool usage_parse(struct config *c, int argc, char **argv, int *exit_status) {
     struct error e = {0};
@@ -52,5 +53,16 @@ enum status usage_read_all(FILE *in, size_t max_bytes, char **text, size_t *len,
     }
     *text = b.data;
     *len = b.len;
+    return STATUS_OK;
+}
+
+enum status usage_check_utf8(const char *what, const char *text, size_t len, struct error *e) {
+    uint32_t cp;
+    for (size_t i = 0; i < len;) {
+        const size_t n = utf8_decode(text + i, len - i, &cp);
+        if (cp == UTF8_INVALID)
+            return error_set(e, STATUS_INVALID, NULL, "%s is not UTF-8 at byte %zu", what, i);
+        i += n;
+    }
     return STATUS_OK;
 }

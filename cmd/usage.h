@@ -21,4 +21,7 @@ int usage_fail(const char *command, const struct error *e);
 /* All of a stream as a NUL-terminated string for the caller to free, at most max_bytes of it. */
 enum status usage_read_all(FILE *in, size_t max_bytes, char **text, size_t *len, struct error *e);
 
+/* STATUS_INVALID names the first byte that begins no well-formed sequence. */
+enum status usage_check_utf8(const char *what, const char *text, size_t len, struct error *e);
+
 #endif

@@ -53,8 +53,8 @@ enum status listen_tcp(const char *host, uint16_t port, int *fd, char *url, size
     }
     freeaddrinfo(list);
     if (*fd < 0)
-        return error_set(e, STATUS_IO, "port", "cannot listen on %s port %u: %s", host, port,
-                         strerror(why));
+        return error_set(e, STATUS_IO, "port", "cannot listen on %s port %u: %s%s", host, port,
+                         strerror(why), why == EADDRINUSE ? " (--port N takes another)" : "");
     const bool v6 = strchr(host, ':') != NULL;
     snprintf(url, url_bytes, "http://%s%s%s:%u", v6 ? "[" : "", host, v6 ? "]" : "",
              bound_port(*fd));

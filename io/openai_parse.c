@@ -95,8 +95,14 @@ bool parse_get_bool(struct parse *p, const char *field, bool *out) {
 /* ---- what several bodies share ---- */
 
 static void refuse_later_fields(struct parse *p) {
-    static const char *const refused[] = {"functions", "function_call", "audio", "suffix",
-                                          "prediction"};
+    /* OpenAI's, and what other servers call fields that change an answer. */
+    static const char *const refused[] = {
+        "functions",         "function_call",  "audio",           "suffix",
+        "prediction",        "grammar",        "guided_json",     "guided_regex",
+        "guided_choice",     "guided_grammar", "json_schema",     "structured_outputs",
+        "min_tokens",        "stop_token_ids", "repeat_penalty",  "n_predict",
+        "chat_template",     "typical_p",      "mirostat",        "dry_multiplier",
+        "allowed_token_ids", "bad_words",      "reasoning_effort"};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         if (parse_get(p, refused[i]) != NULL) parse_unsupported(p, refused[i]);
     json_t *v = parse_get(p, "tools");

@@ -93,6 +93,19 @@ def case_inspect_and_doctor():
     assert j['isa'] in j['isa_supported'] and j['read_bytes_per_s_all_threads'] > 1e9
 
 
+def case_output_that_cannot_be_written():
+    for args in (['--help'], ['inspect', MODEL], ['inspect', MODEL, '--json'], ['doctor'], ['tokenize', MODEL]):
+        with open('/dev/full', 'wb') as full:
+            p = subprocess.run([LACONIC, *args], input=b'x', stdout=full, stderr=subprocess.PIPE, timeout=60)
+        assert p.returncode == 1 and b'cannot be written' in p.stderr, (args, p.returncode, p.stderr)
+
+
+def case_version_and_text_that_is_no_utf8():
+    assert sh('--version')[0].startswith('laconic ')
+    assert 'byte 3' in sh('tokenize', MODEL, stdin=b'abc\xffdef', ok=1)[1]
+    assert 'byte 0' in sh('run', MODEL, '-p', b'\xc3(', ok=1)[1]
+
+
 def case_unix_socket():
     import socket
     with tempfile.TemporaryDirectory() as d:

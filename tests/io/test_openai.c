@@ -115,6 +115,8 @@ static const struct {
     {CHAT_ONLY, "\"response_format\":\"text\"", STATUS_INVALID, "response_format"},
     {CHAT_ONLY, "\"audio\":{\"voice\":\"x\"}", STATUS_UNSUPPORTED, "audio"},
     {CHAT_ONLY, "\"modalities\":[\"text\",\"audio\"]", STATUS_UNSUPPORTED, "modalities"},
+    {CHAT_ONLY, "\"guided_json\":{}", STATUS_UNSUPPORTED, "guided_json"},
+    {CHAT_ONLY, "\"min_tokens\":3", STATUS_UNSUPPORTED, "min_tokens"},
     {CHAT_ONLY, "\"prediction\":{\"type\":\"content\"}", STATUS_UNSUPPORTED, "prediction"},
     {CHAT_ONLY, "\"chat_template_kwargs\":1", STATUS_INVALID, "chat_template_kwargs"},
     {CHAT_ONLY, "\"add_generation_prompt\":1", STATUS_INVALID, "add_generation_prompt"},
