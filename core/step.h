@@ -96,16 +96,33 @@ struct exit_policy {
  * one position and serves the positions after it: position p uses that of c = max(first_position,
  * p - p % STEP_GATE_REFRESH). Always: the first sink_pages (>= 1) of the sequence, the anchors, the
  * page of c with the recent_pages - 1 before it, and all pages behind. The others are candidates
- * (they are whole by then, sealed or not): the budget_pages best by score, ties to the lower page.
+ * (they are whole by then, sealed or not): the gate_budget best by score, ties to the lower page.
  * Choices are kept in the slot by position, STEP_GATE_KEPT positions back, so verifying k tokens
  * chooses what decoding them would, and a rollback within that finds them again. */
 struct gate_policy {
     uint32_t first_position;
     uint32_t sink_pages, recent_pages;
     uint32_t first_anchor, n_anchors; /* range in step.gate_pages (page indices of the sequence) */
-    uint32_t budget_pages;
+    /* Pages to choose: budget_pages, and budget_share of every 1,024 pages there are at c; together
+     * budget_least at least. */
+    uint32_t budget_pages, budget_share, budget_least;
     uint32_t dense_layers; /* first layers with full attention */
 };
+
+static inline uint32_t gate_choice_position(const struct gate_policy *g, uint32_t position) {
+    const uint32_t at = position - position % STEP_GATE_REFRESH;
+    return at > g->first_position ? at : g->first_position;
+}
+/* The first page of the recent window of a choice. */
+static inline uint32_t gate_recent_page(const struct gate_policy *g, uint32_t choice_position) {
+    const uint32_t own = choice_position / KV_PAGE_TOKENS;
+    return own + 1 > g->recent_pages ? own + 1 - g->recent_pages : 0;
+}
+static inline uint32_t gate_budget(const struct gate_policy *g, uint32_t choice_position) {
+    const uint64_t there = choice_position / KV_PAGE_TOKENS + 1;
+    const uint32_t pages = g->budget_pages + (uint32_t)(there * g->budget_share / 1024);
+    return pages > g->budget_least ? pages : g->budget_least;
+}
 
 struct sample_bias {
     uint32_t id;

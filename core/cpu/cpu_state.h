@@ -57,11 +57,13 @@ struct cpu_layer {
  * choice of pages. */
 struct attention_tile {
     const uint64_t *chosen; /* [KV head][gate_words]: bit p, page p; NULL: all pages */
+    uint32_t n_chosen;      /* of every KV head */
     uint32_t recent_page;   /* this page and all behind it are attended to besides */
     uint32_t first, n;
     uint32_t span;
-    uint32_t block0, n_blocks; /* absolute blocks that any of its rows sees */
-    uint32_t first_slot;       /* of its partial results, when split */
+    uint32_t block0,
+        n_blocks;        /* blocks that any of its rows sees; absolute, if all pages are seen */
+    uint32_t first_slot; /* of its partial results, when split */
     uint32_t first_task;
 };
 
@@ -137,6 +139,7 @@ struct cpu_backend {
     bool split;
     uint32_t pass; /* of the walk over blocks */
     uint32_t blocks_per_pass;
+    uint32_t blocks_per_task, n_split_tasks; /* under `split` */
     const struct cpu_layer *layer;
     struct matmul_job *jobs; /* [max(8, 2 n_experts_max)] */
     uint32_t n_jobs;
@@ -187,9 +190,8 @@ void gate_prepare(struct cpu_backend *b);
 void gate_bounds(struct cpu_backend *b);
 void gate_choose(struct cpu_backend *b);
 const struct gate_policy *gate_of(const struct cpu_backend *b, uint32_t row);
-uint32_t gate_choice_position(const struct gate_policy *g, uint32_t position);
 uint64_t *gate_chosen(const struct cpu_backend *b, uint32_t slot, uint32_t choice_position);
-uint32_t gate_recent_page(const struct gate_policy *g, uint32_t choice_position);
+uint32_t gate_n_chosen(const struct cpu_backend *b, const uint64_t *chosen);
 
 /* experts.c: the feed-forward of a mixture layer: from normed, back into
  * normed [n_full, d_model]. */

@@ -11,11 +11,6 @@
 #include "core/check.h"
 #include "core/cpu/cpu_state.h"
 
-uint32_t gate_choice_position(const struct gate_policy *g, uint32_t position) {
-    const uint32_t at = position - position % STEP_GATE_REFRESH;
-    return at > g->first_position ? at : g->first_position;
-}
-
 /* The row's policy in the layer at hand, or NULL: it attends to everything. */
 const struct gate_policy *gate_of(const struct cpu_backend *b, uint32_t row) {
     const struct span *span = b->row_span[row];
@@ -36,9 +31,11 @@ uint64_t *gate_chosen(const struct cpu_backend *b, uint32_t slot, uint32_t choic
     return b->gate_bits + (entry * b->cfg.plan->n_layers + layer) * b->gate_heads * b->gate_words;
 }
 
-uint32_t gate_recent_page(const struct gate_policy *g, uint32_t choice_position) {
-    const uint32_t own = choice_position / KV_PAGE_TOKENS;
-    return own + 1 > g->recent_pages ? own + 1 - g->recent_pages : 0;
+/* The same for every KV head: they choose from the same candidates. */
+uint32_t gate_n_chosen(const struct cpu_backend *b, const uint64_t *chosen) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < b->gate_words; i++) n += (uint32_t)__builtin_popcountll(chosen[i]);
+    return n;
 }
 
 /* Which choices this step makes: entered before any layer asks for them. */
@@ -161,8 +158,9 @@ static void choose_task(void *arg, uint32_t task, uint32_t worker) {
         if (!(score[p] == score[p])) score[p] = -__builtin_inff();
         sorted[n++] = score[p];
     }
-    if (n == 0 || g->budget_pages == 0) return;
-    uint32_t left = g->budget_pages < n ? g->budget_pages : n;
+    const uint32_t budget = gate_budget(g, position);
+    if (n == 0 || budget == 0) return;
+    uint32_t left = budget < n ? budget : n;
     const float least = kth_largest(sorted, n, left);
     /* Pages above the least first, then ties from the lowest page on. */
     for (int ties = 0; ties < 2; ties++) {

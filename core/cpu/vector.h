@@ -17,7 +17,10 @@
 #include "core/backend.h"
 #include "core/sample.h"
 
-enum { ATTENTION_ROWS = 4 }; /* query rows of one attention_block call */
+enum {
+    ATTENTION_ROWS = 4,  /* query rows of one attention_block call */
+    ATTENTION_AHEAD = 4, /* pages that are asked for before they are read */
+};
 
 /* One key block for up to ATTENTION_ROWS consecutive query rows and all the query heads (`n_group`)
  * of one KV head. Per row and head, over the visible positions [lo, hi) of the block:
@@ -27,8 +30,11 @@ enum { ATTENTION_ROWS = 4 }; /* query rows of one attention_block call */
  * the attention scale. Positions outside [lo, hi) take no part at all: their bytes may be anything.
  */
 struct attention_block {
-    const uint8_t *const
-        *pages; /* page i holds the block's positions [16 i, 16 i + 16): its layer */
+    /* Page i holds the block's positions [16 i, 16 i + 16): its layer. Under `prefetch` there are
+     * ATTENTION_AHEAD more, whose keys will be wanted next: any addresses, which are not read. */
+    const uint8_t *const *pages;
+    uint32_t n_pages; /* without those; used under `prefetch` only */
+    bool prefetch;
     size_t k_bytes, v_bytes, k_scale_bytes,
         v_scale_bytes; /* offsets of this KV head in the layer */
     enum kv_format kv;

@@ -24,6 +24,16 @@ static void bits_do_not_depend_on_the_cut(void **state) {
                         &narrow, kind == TOY_LLAMA ? 3 : 9);
         toy_free(t);
     }
+    /* Runs of more than one block, of a budget that grows. */
+    struct gate_policy wide = narrow;
+    wide.budget_pages = 12;
+    wide.budget_share = 300;
+    wide.dense_layers = 0;
+    struct toy *t = toy_new(TOY_LLAMA);
+    uint32_t ids[N];
+    ids_new(t, ids, N);
+    bits_everything(&t->plan, ids, N, ACTIVATION_INT16, KV_F16, &wide, 5);
+    toy_free(t);
 }
 
 /* Outputs of every position under a policy, token by token behind a dense prompt. */
@@ -87,21 +97,62 @@ static double score_of(const struct cpu_backend *b, const uint8_t *page, uint32_
     return best;
 }
 
+/* What one query head takes from the pages `bits` and those behind, in float64, against what the
+ * backend computed for the step's only row. */
+static void attends_to(const struct bits_rig *r, const uint64_t *bits, uint32_t position,
+                       uint32_t recent, uint32_t head) {
+    const struct cpu_backend *b = (const struct cpu_backend *)r->backend;
+    const struct layer_plan *l = b->layer->plan;
+    const struct kv_layout *kv = &b->layer->kv;
+    const uint32_t hd = l->head_dim, kv_head = head / (l->n_heads / l->n_kv_heads);
+    double weights = 0, sums[256] = {0};
+    for (uint32_t p = 0; p <= position; p++) {
+        const uint32_t page = p / KV_PAGE_TOKENS, j = p % KV_PAGE_TOKENS;
+        if (page < recent && !(bits[page / 64] >> page % 64 & 1)) continue;
+        const uint8_t *data = (const uint8_t *)page_pool_data(r->pages, 0, r->table[0][0][page]) +
+                              l->group_layer * kv->layer_bytes;
+        const uint16_t *k =
+            (const uint16_t *)(const void *)(data + kv->k0 + kv_head * kv->k_stride);
+        const uint16_t *v =
+            (const uint16_t *)(const void *)(data + kv->v0 + kv_head * kv->v_stride);
+        double score = 0;
+        for (uint32_t d = 0; d < hd; d++)
+            score += (double)b->q[head * hd + d] * (double)f16_to_f32(k[d * KV_PAGE_TOKENS + j]);
+        const double e = exp(score * (double)l->attn_scale);
+        weights += e;
+        for (uint32_t d = 0; d < hd; d++) sums[d] += e * (double)f16_to_f32(v[j * hd + d]);
+    }
+    for (uint32_t d = 0; d < hd; d++)
+        if (fabs(sums[d] / weights - (double)b->attended[head * hd + d]) > 1e-4)
+            fail_msg("position %u, head %u: %g, not %g", position, head,
+                     (double)b->attended[head * hd + d], sums[d] / weights);
+}
+
 /* In the last layer, whose queries are still there after the step. */
-static void the_best_pages_are_chosen(void **state) {
-    (void)state;
+static void best_pages(uint32_t budget, uint32_t threads) {
     struct toy *t = toy_new(TOY_LLAMA);
     uint32_t ids[LONG_N], checked = 0;
     ids_new(t, ids, LONG_N);
     struct bits_rig r;
-    bits_open_gated(&r, &t->plan, LONG_N, CPU_ISA_SCALAR, 1, ACTIVATION_INT16, KV_F16, &narrow);
+    struct gate_policy wanted = narrow;
+    wanted.budget_pages = budget;
+    bits_open_gated(&r, &t->plan, LONG_N, CPU_ISA_SCALAR, threads, ACTIVATION_INT16, KV_F16,
+                    &wanted);
     const struct cpu_backend *b = (const struct cpu_backend *)r.backend;
     for (uint32_t p = 0; p < LONG_N; p++) {
         bits_begin(&r);
         bits_span(&r, 0, p, ids + p, 1);
         step_add_output(r.step, 0);
         bits_run(&r);
-        if (p < narrow.first_position || p % STEP_GATE_REFRESH != 0) continue;
+        if (p < narrow.first_position) continue;
+        const uint32_t choice = gate_choice_position(&wanted, p);
+        for (uint32_t h = 0; h < b->layer->plan->n_heads; h++)
+            attends_to(&r,
+                       gate_chosen(b, 0, choice) +
+                           h / (b->layer->plan->n_heads / b->layer->plan->n_kv_heads) *
+                               b->gate_words,
+                       p, gate_recent_page(&wanted, choice), h);
+        if (choice != p) continue;
         const uint32_t recent = p / KV_PAGE_TOKENS + 1 - narrow.recent_pages;
         for (uint32_t h = 0; h < b->layer->plan->n_kv_heads; h++) {
             const uint64_t *bits = gate_chosen(b, 0, p) + h * b->gate_words;
@@ -118,15 +169,34 @@ static void the_best_pages_are_chosen(void **state) {
                     best_out = fmax(best_out, s);
             }
             const uint32_t candidates = recent - narrow.sink_pages;
-            assert_int_equal(n,
-                             candidates < narrow.budget_pages ? candidates : narrow.budget_pages);
+            assert_int_equal(n, candidates < budget ? candidates : budget);
             assert_true(worst_in > best_out - 1e-4 * fabs(best_out));
             checked += best_out > -INFINITY;
         }
     }
-    assert_true(checked > 150);
+    assert_true(checked > 100);
     bits_close(&r);
     toy_free(t);
+}
+
+static void the_best_pages_are_chosen(void **state) {
+    (void)state;
+    best_pages(3, 1);
+    best_pages(20, 1); /* more than one block of pages */
+    best_pages(20, 2); /* and these apart */
+}
+
+static void budgets_grow_with_the_context(void **state) {
+    (void)state;
+    struct gate_policy g = {.budget_pages = 3};
+    assert_int_equal(gate_budget(&g, 16000), 3);
+    g.budget_share = 256;
+    assert_int_equal(gate_budget(&g, 0), 3);
+    assert_int_equal(gate_budget(&g, 16 * 1024 - 1), 3 + 256);
+    assert_int_equal(gate_budget(&g, 16 * 7), 3 + 2);
+    g.budget_least = 10;
+    assert_int_equal(gate_budget(&g, 16 * 7), 10);
+    assert_int_equal(gate_budget(&g, UINT32_MAX), 3 + (1u << 28) / 4);
 }
 
 /* Values that nobody chose may be anything; of those chosen each matters. */
@@ -216,6 +286,7 @@ int main(void) {
         cmocka_unit_test(bits_do_not_depend_on_the_cut),
         cmocka_unit_test(a_budget_for_all_pages_is_full_attention),
         cmocka_unit_test(the_best_pages_are_chosen),
+        cmocka_unit_test(budgets_grow_with_the_context),
         cmocka_unit_test(only_chosen_pages_are_read),
         cmocka_unit_test(anchors_are_always_attended_to),
     };
