@@ -20,5 +20,6 @@ int cmd_classify(int argc, char **argv);
 int cmd_drift(int argc, char **argv);
 int cmd_lint(int argc, char **argv);
 int cmd_tune(int argc, char **argv);
+int cmd_calibrate(int argc, char **argv);
 
 #endif

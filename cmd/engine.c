@@ -113,7 +113,7 @@ static struct backend_config backend_config(const struct engine *g,
         .workers = g->workers,
         .limits = g->limits,
         .n_slots = o->n_slots,
-        .gates = o->gates,
+        .gates = o->gates && !g->on_cuda,
         .n_ctx = g->n_ctx,
         .isa = g->isa,
         .activations = g->activations,
@@ -131,7 +131,8 @@ static enum status choose_backend(struct engine *g, const struct engine_options 
                                   struct error *e) {
     g->on_cuda = false;
     if (o->config == NULL || o->config->backend == CONFIG_BACKEND_CPU) return STATUS_OK;
-    const struct backend_config cfg = backend_config(g, o);
+    struct backend_config cfg = backend_config(g, o);
+    cfg.gates = false;
     const struct cuda_backend_options options = cuda_options(g, o->config);
     struct error why = {0};
     const enum status s = cuda_backend_probe(&cfg, &options, &why);
@@ -145,6 +146,7 @@ static enum status choose_backend(struct engine *g, const struct engine_options 
 
 static enum status open_cpu(struct engine *g, const struct engine_options *o, struct error *e) {
     const struct backend_config cfg = backend_config(g, o);
+    g->gates = cfg.gates;
     const enum status s = region_take(&g->backend_region, "backend", cpu_backend_footprint(&cfg), 0,
                                       o->huge_pages, o->mlock, e);
     if (s != STATUS_OK) return s;
@@ -205,6 +207,10 @@ enum status engine_open(const struct engine_options *o, struct engine **out, str
         const uint32_t full = (g->n_ctx + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
         if (g->limits.max_pages == 0)
             g->limits.max_pages = g->limits.max_spans * full * g->plan->n_groups;
+        if (o->gates && g->limits.max_gates == 0) {
+            g->limits.max_gates = g->limits.max_spans;
+            g->limits.max_gate_pages = g->limits.max_spans * full;
+        }
         s = choose_backend(g, o, e);
     }
     if (s == STATUS_OK) s = open_pages(g, o, e);

@@ -30,7 +30,7 @@ struct engine_options {
     /* KV: n_pages of every group if not 0; else as many as kv_mib holds; else one full context. */
     uint32_t n_pages, kv_mib;
     uint32_t n_slots;
-    bool gates;                /* memory for page choices (core/backend.h) */
+    bool gates; /* memory for page choices (core/backend.h), where they can be made */
     struct step_limits limits; /* max_pages 0: filled in for max_spans full contexts */
     /* --backend and what belongs to it; NULL: the CPU. Outlives the engine. */
     const struct config *config;
@@ -49,6 +49,7 @@ struct engine {
     enum cpu_isa isa;
     uint32_t n_ctx, n_threads;
     uint32_t n_pages; /* of every group */
+    bool gates;       /* the backend keeps what page choices need */
     enum activation_format activations;
     enum kv_format kv;
     struct step_limits limits;

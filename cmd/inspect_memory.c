@@ -34,8 +34,14 @@ enum status inspect_memory(const struct config *c, const struct plan *p, struct 
     const struct worker_pool_config workers = {.n_workers = n_cpus > 0 ? (uint32_t)n_cpus : 1};
     s = worker_pool_start(&workers, &cfg.workers, e);
     if (s != STATUS_OK) return s;
-    uint64_t page_bytes = 0;
-    for (uint32_t g = 0; g < p->n_groups; g++) page_bytes += kv_page_bytes(&p->groups[g], o.kv);
+    uint64_t page_bytes = 0, bounds_bytes = 0;
+    for (uint32_t g = 0; g < p->n_groups; g++) {
+        const struct kv_group *group = &p->groups[g];
+        page_bytes += kv_page_bytes(group, o.kv);
+        /* What serve --gates on keeps of a page: least and greatest key per channel, F16. */
+        bounds_bytes +=
+            (uint64_t)group->n_layers * group->n_kv_heads * group->head_dim * 2 * sizeof(uint16_t);
+    }
     out->n_ctx = n_ctx;
     out->batch = c->max_batch;
     out->backend_bytes = cpu_backend_footprint(&cfg);
@@ -44,7 +50,8 @@ enum status inspect_memory(const struct config *c, const struct plan *p, struct 
     out->kv_batch_bytes = out->kv_sequence_bytes * c->max_batch;
     out->serve_kv_bytes =
         c->kv_mib != 0 ? (uint64_t)c->kv_mib << 20 : service_auto_pages(&o, p, n_ctx) * page_bytes;
-    out->serve_bytes = out->backend_bytes + out->step_bytes + out->serve_kv_bytes;
+    out->serve_bytes = out->backend_bytes + out->step_bytes + out->serve_kv_bytes +
+                       out->serve_kv_bytes / page_bytes * bounds_bytes;
     worker_pool_stop(cfg.workers);
     return STATUS_OK;
 }

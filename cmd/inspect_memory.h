@@ -17,7 +17,7 @@ struct inspect_memory {
     uint64_t kv_sequence_bytes; /* one full context in the chosen format */
     uint64_t kv_batch_bytes;    /* `batch` full contexts */
     uint64_t serve_kv_bytes;    /* what `serve` takes: --kv-mib, or its own choice */
-    uint64_t serve_bytes;       /* backend, step and serve_kv_bytes */
+    uint64_t serve_bytes;       /* backend, step, serve_kv_bytes and bounds of its keys */
 };
 
 enum status inspect_memory(const struct config *c, const struct plan *p, struct inspect_memory *out,

@@ -23,6 +23,7 @@ static const struct command COMMANDS[] = {
     {"inspect", cmd_inspect},
     {"doctor", cmd_doctor},
     {"tune", cmd_tune},
+    {"calibrate", cmd_calibrate},
     {"train", cmd_train},
     {"classify", cmd_classify},
     {"drift", cmd_drift},

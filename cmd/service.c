@@ -7,8 +7,10 @@
 #include <xxhash.h>
 
 #include "alloc/heap.h"
+#include "cmd/usage.h"
 #include "core/clock.h"
 #include "core/flight.h"
+#include "models/gate_section.h"
 
 enum {
     STEP_ROWS = 512, /* most rows of a step: a prefill chunk beside all decodes */
@@ -84,6 +86,44 @@ static enum status open_side_car(struct service *s, const struct config *c, stru
     return n != NULL ? ngram_table_view(&s->ngrams, n->data, n->bytes, e) : STATUS_OK;
 }
 
+/* What answers attend to: the options, and what was calibrated. It is part of the fingerprint,
+ * since it decides about bytes. */
+static enum status open_gate(struct service *s, const struct config *c, struct error *e) {
+    s->gate = (struct gate_config){.bounds = s->engine->gates,
+                                   .least_context = GATE_LEAST_CONTEXT,
+                                   .safe_share = GATE_SAFE_SHARE};
+    const struct sidecar_section *x =
+        s->side_car != NULL ? sidecar_find(s->side_car, SIDECAR_GATE, NULL) : NULL;
+    if (x != NULL) {
+        struct gate_section g;
+        const enum status st = gate_section_read(&g, x->data, x->bytes, e);
+        if (st != STATUS_OK) return st;
+        s->gate.least_context = g.least_context;
+        s->gate.safe_pages = g.safe_pages;
+        s->gate.safe_share = g.safe_share;
+    }
+    if (c->gate_words == NULL) return gate_words_default(&s->gate.words, e);
+    FILE *f = fopen(c->gate_words, "r");
+    if (f == NULL)
+        return error_set(e, STATUS_NOT_FOUND, "gate-words", "%s cannot be opened", c->gate_words);
+    char *text;
+    size_t len;
+    enum status st = usage_read_all(f, GATE_MAX_WORDS_BYTES, &text, &len, e);
+    fclose(f);
+    if (st != STATUS_OK) return st;
+    st = gate_words_parse(&s->gate.words, text, len, e);
+    free(text);
+    return st;
+}
+
+static uint64_t gate_identity(const struct gate_config *g) {
+    const uint64_t parts[] = {
+        g->bounds,        g->unasked,
+        g->least_context, g->safe_pages,
+        g->safe_share,    XXH3_64bits(g->words.words, g->words.n * sizeof *g->words.words)};
+    return XXH3_64bits(parts, sizeof parts);
+}
+
 static uint64_t monotonic(void *arg) {
     (void)arg;
     return clock_now_ns();
@@ -99,7 +139,8 @@ static enum status open_sched(struct service *s, const struct service_options *o
     if (st != STATUS_OK) return st;
     s->flight = flight_init(s->flight_region.data, o->max_batch, FLIGHT_EVENTS);
     const uint64_t id = identity(s);
-    snprintf(s->fingerprint, sizeof s->fingerprint, "lac-%016llx", (unsigned long long)id);
+    snprintf(s->fingerprint, sizeof s->fingerprint, "lac-%016llx",
+             (unsigned long long)(id ^ gate_identity(&s->gate)));
     const struct sched_config cfg = {
         .plan = s->engine->plan,
         .tokenizer = s->tokenizer,
@@ -118,6 +159,7 @@ static enum status open_sched(struct service *s, const struct service_options *o
         .suffix_drafts = c->drafts == CONFIG_DRAFTS_AUTO,
         .ngram_drafts = c->drafts == CONFIG_DRAFTS_AUTO,
         .ngrams = s->ngrams.n_lines > 0 ? &s->ngrams : NULL,
+        .gate = &s->gate,
         .prefill_budget_ns = PREFILL_BUDGET_NS,
         .chore_slice_ns = CHORE_SLICE_NS,
         .heap_bytes = heap_allocated_bytes(),
@@ -136,6 +178,7 @@ enum status service_open(const struct service_options *o, struct service **out, 
 
     struct engine_options g = engine_defaults(c);
     g.n_slots = o->max_batch;
+    g.gates = c->gates;
     g.limits = service_limits(o->max_batch);
     g.asynchronous = o->asynchronous;
     g.between = o->between;
@@ -161,6 +204,7 @@ enum status service_open(const struct service_options *o, struct service **out, 
     }
     if (st == STATUS_OK && c->encoder != NULL) st = encoder_open(c->encoder, &s->encoder, e);
     if (st == STATUS_OK) st = open_side_car(s, c, e);
+    if (st == STATUS_OK) st = open_gate(s, c, e);
     if (st == STATUS_OK) st = open_sched(s, o, e);
     if (st != STATUS_OK) {
         service_close(s);
@@ -177,6 +221,7 @@ void service_close(struct service *s) {
     tokenizer_free(s->tokenizer);
     encoder_close(s->encoder);
     sidecar_close(s->side_car);
+    gate_words_free(&s->gate.words);
     engine_close(s->engine);
     region_free(&s->flight_region);
     free(s->metrics);

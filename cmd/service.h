@@ -16,6 +16,7 @@
 #include "models/ngram_table.h"
 #include "models/sidecar.h"
 #include "models/tokenizer.h"
+#include "sched/gate.h"
 #include "sched/sched.h"
 
 #define LACONIC_VERSION "0.1.0"
@@ -40,7 +41,8 @@ struct service {
     char name[128];            /* the served model's name: the file's, without its suffix */
     struct sidecar *side_car;  /* NULL: none */
     struct ngram_table ngrams; /* its n-gram section, if it has one */
-    char fingerprint[32];      /* build, model, numerics: while it is the same, so are the bytes */
+    struct gate_config gate;
+    char fingerprint[32]; /* build, model, numerics: while it is the same, so are the bytes */
 };
 
 /* The steps a server of that many slots makes; max_pages is left to the engine. */

@@ -35,10 +35,13 @@ struct knob {
 };
 
 #define BIT(command) (1u << CONFIG_##command)
-#define ENGINE       (BIT(SERVE) | BIT(RUN) | BIT(BENCH) | BIT(LOGITS) | BIT(PERPLEXITY) | BIT(TUNE))
-#define REPORT       (BIT(BENCH) | BIT(PERPLEXITY) | BIT(INSPECT) | BIT(DOCTOR) | BIT(TUNE) | TASK)
-#define TASK         (BIT(TRAIN) | BIT(CLASSIFY) | BIT(DRIFT) | BIT(LINT))
-#define SIZED        (BIT(SERVE) | BIT(INSPECT))
+#define ENGINE                                                                                     \
+    (BIT(SERVE) | BIT(RUN) | BIT(BENCH) | BIT(LOGITS) | BIT(PERPLEXITY) | BIT(TUNE) |              \
+     BIT(CALIBRATE))
+#define REPORT                                                                                     \
+    (BIT(BENCH) | BIT(PERPLEXITY) | BIT(INSPECT) | BIT(DOCTOR) | BIT(TUNE) | BIT(CALIBRATE) | TASK)
+#define TASK  (BIT(TRAIN) | BIT(CLASSIFY) | BIT(DRIFT) | BIT(LINT))
+#define SIZED (BIT(SERVE) | BIT(INSPECT))
 
 /* One macro per type of knob; `who` is the set of commands, `zero` a word that means 0 or NULL. */
 #define ROW(type_, name_, who, field, help_)                                                       \
@@ -150,6 +153,23 @@ static const struct knob knobs[] = {
            "train an exit block behind this layer as well, counted from 1"),
     NUMBER("--epochs", BIT(TUNE), tune_epochs, "6", NULL, 1, 1000,
            "how often the blocks see every answer"),
+    /* what lossy mechanisms cost */
+    FLAG("--gate", BIT(CALIBRATE), calibrate_gate,
+         "attention to chosen pages: the budget that keeps the distribution, and where it pays"),
+    MUST("--file", "F", BIT(CALIBRATE), file_path,
+         "documents: *.jsonl of {\"document\" or \"text\"}, else one text"),
+    TEXT("-o", "F.lacs", BIT(CALIBRATE), out_path, NULL,
+         "the side-car; its other sections are kept. Without it only the report"),
+    LIST("--contexts", BIT(CALIBRATE), gate_contexts, "1024,2048,4096,8192", 64, 1048576,
+         "tokens in context to measure at, ascending"),
+    LIST("--budgets", BIT(CALIBRATE), gate_budgets, "10,20,30,40,60,80,120,160", 1, 65536,
+         "pages to choose, ascending"),
+    NUMBER("--documents", BIT(CALIBRATE), gate_documents, "24", NULL, 1, 4096,
+           "most documents per context"),
+    NUMBER("--tokens", BIT(CALIBRATE), gate_tokens, "64", NULL, 1, 64,
+           "positions scored per document and context"),
+    FRACTION("--kl", BIT(CALIBRATE), gate_kl, "0.01", 0.000001, 10,
+             "most nats from full attention that the safe budget may be"),
     /* tasks */
     MUST("-o", "F.lact", BIT(TRAIN), out_path, "the task model to write"),
     TEXT("--adapt", "F.lact", BIT(TRAIN), adapt_path, NULL,
@@ -197,8 +217,10 @@ static const struct knob knobs[] = {
     /* the engine */
     NUMBER("--threads", ENGINE | BIT(BAKE), threads, "auto", "auto", 1, 1024,
            "compute threads; auto is one per core"),
-    NUMBER("--ctx", (ENGINE | BIT(INSPECT)) & ~(BIT(PERPLEXITY) | BIT(SERVE) | BIT(TUNE)), n_ctx,
-           "auto", "auto", 1, 16777216, "longest context in tokens; auto is the model's own"),
+    NUMBER("--ctx",
+           (ENGINE | BIT(INSPECT)) & ~(BIT(PERPLEXITY) | BIT(SERVE) | BIT(TUNE) | BIT(CALIBRATE)),
+           n_ctx, "auto", "auto", 1, 16777216,
+           "longest context in tokens; auto is the model's own"),
     NUMBER("--ctx", BIT(SERVE), n_ctx, "auto", "auto", 2, 16777216,
            "longest context in tokens; auto is the model's own"),
     NUMBER("--ctx", BIT(TUNE), n_ctx, "1024", NULL, 16, 16777216,
@@ -214,6 +236,10 @@ static const struct knob knobs[] = {
            "instruction set; auto is the best this machine runs"),
     LIST("--pin", ENGINE, pin, NULL, 0, 65535, "CPUs of the compute threads, as 0,2,4-7"),
     CHOICE("--numa", ENGINE, only_choice, "auto", "auto", "*", "memory node"),
+    SWITCH("--gates", BIT(SERVE) | BIT(RUN), gates, "on",
+           "keep bounds of KV pages (6 % more memory), so that requests can ask for laconic.gate"),
+    TEXT("--gate-words", "F", BIT(SERVE) | BIT(RUN), gate_words, NULL,
+         "words, one a line, that raise a gate's budget when they stand in the prompt"),
     SWITCH("--huge-pages", ENGINE, huge_pages, "on", "ask for transparent huge pages"),
     SWITCH("--mlock", ENGINE, mlock, "off", "lock memory, so that it is never paged out"),
     CHOICE("--drafts", ENGINE, drafts, "auto", "auto|off", "*",
@@ -263,7 +289,7 @@ static const struct command commands[CONFIG_COMMAND_COUNT] = {
 #undef X
 };
 
-static const char later_commands[] = "calibrate|diagnose|"
+static const char later_commands[] = "diagnose|"
                                      "bundle|replay|explain|trace|plan|canary";
 
 /* The index of the word in "a|b|c", or -1. */

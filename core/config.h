@@ -38,6 +38,8 @@
       "What a model file is, what will run and the memory it takes.")                              \
     X(TUNE, "tune", "MODEL", 1, 1,                                                                 \
       "Learn a deployment's own answers into a side-car: faster, not different.")                  \
+    X(CALIBRATE, "calibrate", "MODEL", 1, 1,                                                       \
+      "Measure on documents what a lossy mechanism costs, into a side-car.")                       \
     X(TRAIN, "train", "FILE.jsonl...", 1, 4, "Train a task model from labelled texts.")            \
     X(CLASSIFY, "classify", "", 0, 0, "What kind of task the text on standard input is.")          \
     X(DRIFT, "drift", "FILE.jsonl", 1, 1,                                                          \
@@ -100,6 +102,10 @@ struct config {
     const char *encoder;  /* NULL: none */
     const char *side_car; /* NULL: NAME.lacs beside the model, if there is one; "off" */
 
+    /* serve and run */
+    bool gates;
+    const char *gate_words; /* NULL: the built-in list */
+
     /* run */
     const char *prompt;
     bool raw, stats;
@@ -122,6 +128,12 @@ struct config {
     uint32_t tune_samples, tune_batch, tune_shortlist, tune_ngram_kib, tune_epochs;
     bool tune_draft_block;
     uint32_t tune_exit_layer; /* 0: no exit block */
+
+    /* calibrate; out_path is the side-car or NULL, file_path the documents */
+    bool calibrate_gate;
+    struct config_list gate_contexts, gate_budgets;
+    uint32_t gate_documents, gate_tokens;
+    float gate_kl;
 
     /* train, classify, drift, lint; out_path is the task model */
     const char *task_model, *task_words, *adapt_path, *replay_path, *check_path, *head_model;

@@ -27,6 +27,8 @@
     X(FLIGHT_STEP, "step")                   /* a: spans of the step; b: its rows; c: its ns */    \
     X(FLIGHT_TOKEN, "token")                 /* a: choice; b: id; c: position */                   \
     X(FLIGHT_DRAFTED, "drafted")             /* a: source; b: tokens proposed; c: accepted */      \
+    X(FLIGHT_GATE_POLICY, "gate_policy")     /* a: trigger word; b: pages to choose; c: from */    \
+    X(FLIGHT_GATE, "gate")                   /* a: choice; b: pages attended to; c: of how many */ \
     X(FLIGHT_ROLLBACK, "rollback")           /* a: choice; b: tokens withdrawn; c: position */     \
     X(FLIGHT_COPY, "copy")                   /* a page copied on write; b: page */                 \
     X(FLIGHT_PAUSED, "paused")               /* the client reads too slowly */                     \

@@ -127,6 +127,8 @@ enum {
       "Tokens committed to answers.")                                                              \
     X(METRIC_DRAFT_TOKENS, COUNTER, "laconic_draft_tokens_total", DRAFT,                           \
       "Tokens proposed by a source and verified.")                                                 \
+    X(METRIC_MASK_HIT_RATE, GAUGE, "laconic_dynamic_mask_hit_rate", PLAIN,                         \
+      "Share of gated positions that an earlier choice of pages served.")                          \
     X(METRIC_DEADLINE_MISSED, COUNTER, "laconic_deadline_missed_total", PLAIN,                     \
       "Answers that their deadline ended.")                                                        \
     X(METRIC_DECODE_HEAP, COUNTER, "laconic_decode_heap_bytes_total", PLAIN,                       \

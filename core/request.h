@@ -23,6 +23,7 @@ enum {
     REQUEST_MAX_LOGIT_BIAS = 1024,
     REQUEST_MAX_TOP_LOGPROBS = STEP_TOP,
     REQUEST_MAX_INPUTS = 2048, /* texts of one EMBEDDING */
+    REQUEST_MAX_GATE_PAGES = 1 << 20,
     REQUEST_DEFAULT_CHAT_TOKENS = 1024,
     REQUEST_DEFAULT_COMPLETION_TOKENS = 16,
 };
@@ -36,6 +37,14 @@ enum request_kind {
 };
 enum penalty_scope { PENALTY_SCOPE_OPENAI, PENALTY_SCOPE_LLAMACPP };
 enum on_deadline { ON_DEADLINE_TRUNCATE, ON_DEADLINE_FAIL };
+/* Which pages an answer attends to (sched/gate.h). */
+enum request_gate {
+    REQUEST_GATE_OFF,
+    REQUEST_GATE_AUTO,
+    REQUEST_GATE_SAFE,
+    REQUEST_GATE_FAST,
+    REQUEST_GATE_PAGES, /* gate_pages of them */
+};
 
 /* Which fields the client set itself; what is not set takes the default (later: the preset). */
 enum request_field {
@@ -48,6 +57,7 @@ enum request_field {
     REQUEST_SET_REPETITION = 1 << 6,
     REQUEST_SET_PRESENCE = 1 << 7,
     REQUEST_SET_FREQUENCY = 1 << 8,
+    REQUEST_SET_GATE = 1 << 16,
 };
 
 struct text {
@@ -97,6 +107,8 @@ struct request {
     bool echo;             /* COMPLETION: the prompt's text (and logprobs) come first */
     bool ignore_eos;
     bool explain;
+    enum request_gate gate; /* meaningful when SET_GATE */
+    uint32_t gate_pages;    /* 1 .. REQUEST_MAX_GATE_PAGES */
 
     uint64_t deadline_ms; /* from received_ns; 0 = none */
     enum on_deadline on_deadline;
@@ -131,6 +143,9 @@ struct request_report {
     bool deadline_missed;
     uint32_t drafted, accepted;               /* tokens proposed, and of them right */
     uint64_t queue_ns, prefill_ns, decode_ns; /* for `explain` and metrics */
+    /* Page choices: pages that gated rows attended to, of those there were (0: none was gated). */
+    uint64_t gate_attended, gate_there;
+    uint32_t n_anchors; /* markers in the prompt */
 };
 
 /* Names a submitted request: slot or queue entry plus generation, never reused while valid. */

@@ -398,6 +398,9 @@ static void on_done(void *user, const struct request_usage *usage,
         x->report.deadline_missed |= report->deadline_missed;
         x->report.drafted += report->drafted;
         x->report.accepted += report->accepted;
+        x->report.gate_attended += report->gate_attended;
+        x->report.gate_there += report->gate_there;
+        if (report->n_anchors > x->report.n_anchors) x->report.n_anchors = report->n_anchors;
         if (report->queue_ns > x->report.queue_ns) x->report.queue_ns = report->queue_ns;
         if (report->prefill_ns > x->report.prefill_ns) x->report.prefill_ns = report->prefill_ns;
         if (report->decode_ns > x->report.decode_ns) x->report.decode_ns = report->decode_ns;

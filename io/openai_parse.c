@@ -291,12 +291,52 @@ static bool word_in(struct parse *p, const json_t *v, const char *field, const c
     return parse_invalid(p, field, what);
 }
 
-enum laconic_key { DEADLINE_MS, ON_DEADLINE, PRIORITY, PENALTY_SCOPE, EXPLAIN, TASK_TYPE, N_NOW };
-static const char *const laconic_now[N_NOW] = {"deadline_ms",   "on_deadline", "priority",
-                                               "penalty_scope", "explain",     "task_type"};
-static const char *const laconic_later[] = {
-    "exit",   "exit_risk",       "gate", "rollback", "beam_width",
-    "labels", "thinking_budget", "lint", "documents"};
+enum laconic_key {
+    DEADLINE_MS,
+    ON_DEADLINE,
+    PRIORITY,
+    PENALTY_SCOPE,
+    EXPLAIN,
+    TASK_TYPE,
+    GATE,
+    N_NOW
+};
+static const char *const laconic_now[N_NOW] = {
+    "deadline_ms", "on_deadline", "priority", "penalty_scope", "explain", "task_type", "gate"};
+static const char *const laconic_later[] = {"exit",   "exit_risk",       "rollback", "beam_width",
+                                            "labels", "thinking_budget", "lint",     "documents"};
+
+/* "off", "auto", or {"budget": "safe", "fast" or a number of pages}. */
+static void parse_gate(struct parse *p, const json_t *v) {
+    struct request *r = p->r;
+    const json_t *budget = json_object_get(v, "budget"); /* NULL when v is no object */
+    const char *key;
+    json_t *member;
+    int64_t n;
+    bool second;
+    json_object_foreach((json_t *)(uintptr_t)v, key, member) {
+        char field[64];
+        snprintf(field, sizeof field, "laconic.gate.%.40s", key);
+        if (strcmp(key, "budget") != 0) parse_invalid(p, field, "is not known");
+    }
+    if (p->status != STATUS_OK) return;
+    if (!json_is_object(v)) {
+        if (!word_in(p, v, "laconic.gate", "off", "auto", &second)) return;
+        r->gate = second ? REQUEST_GATE_AUTO : REQUEST_GATE_OFF;
+    } else if (json_is_number(budget)) {
+        if (!int_in(p, budget, "laconic.gate.budget", 1, REQUEST_MAX_GATE_PAGES, &n)) return;
+        r->gate = REQUEST_GATE_PAGES;
+        r->gate_pages = (uint32_t)n;
+    } else if (json_is_string(budget) && json_doc_equals(&p->doc, budget, "safe")) {
+        r->gate = REQUEST_GATE_SAFE;
+    } else if (json_is_string(budget) && json_doc_equals(&p->doc, budget, "fast")) {
+        r->gate = REQUEST_GATE_FAST;
+    } else {
+        parse_invalid(p, "laconic.gate.budget", "must be \"safe\", \"fast\" or a number of pages");
+        return;
+    }
+    r->set |= REQUEST_SET_GATE;
+}
 
 static void parse_laconic_member(struct parse *p, const char *key, const json_t *v) {
     struct request *r = p->r;
@@ -333,6 +373,9 @@ static void parse_laconic_member(struct parse *p, const char *key, const json_t 
             parse_invalid(p, field, "must be a string");
         else if (!json_doc_equals(&p->doc, v, "auto"))
             parse_unsupported(p, field);
+        break;
+    case GATE:
+        parse_gate(p, v);
         break;
     case N_NOW:
         for (size_t i = 0; i < sizeof laconic_later / sizeof *laconic_later; i++)

@@ -230,6 +230,8 @@ void openai_write_usage(struct json_writer *j, const struct request_usage *usage
     json_write_object_end(j);
 }
 
+enum { MAX_ANCHORS = 5 }; /* more are worth a warning */
+
 static double ms(uint64_t ns) {
     return (double)(ns / 1000) / 1000.0;
 }
@@ -241,6 +243,15 @@ void openai_write_report(struct json_writer *j, const struct request_report *rep
     if (report->deadline_missed) {
         json_write_key(j, "deadline_missed");
         json_write_bool(j, true);
+    }
+    if (report->n_anchors > MAX_ANCHORS) {
+        char text[96];
+        snprintf(text, sizeof text, "%u anchors: more than %d leave little to choose",
+                 report->n_anchors, MAX_ANCHORS);
+        json_write_key(j, "warnings");
+        json_write_array(j);
+        json_write_string(j, text);
+        json_write_array_end(j);
     }
     if (explain) {
         json_write_key(j, "task_type");
@@ -255,6 +266,17 @@ void openai_write_report(struct json_writer *j, const struct request_report *rep
         for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
             json_write_key(j, counts[i].key);
             json_write_uint(j, counts[i].n);
+        }
+        if (report->gate_there > 0) {
+            json_write_key(j, "gate");
+            json_write_object(j);
+            json_write_key(j, "pages_attended");
+            json_write_uint(j, report->gate_attended);
+            json_write_key(j, "pages_there");
+            json_write_uint(j, report->gate_there);
+            json_write_key(j, "anchors");
+            json_write_uint(j, report->n_anchors);
+            json_write_object_end(j);
         }
         json_write_key(j, "timings");
         json_write_object(j);

@@ -23,6 +23,9 @@ static enum status check_limits(const struct slots *t, const struct step_limits 
         {"max_pages", l->max_pages, n * groups * pages_for(t->cfg.n_ctx)},
         {"max_profiles", l->max_profiles, 1},
         {"max_taps", l->max_taps, n},
+        {"max_gates", l->max_gates, t->cfg.gate->bounds ? n : 0},
+        {"max_gate_pages", l->max_gate_pages,
+         t->cfg.gate->bounds ? n * pages_for(t->cfg.n_ctx) : 0},
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (rules[i].have < rules[i].need)
@@ -72,6 +75,12 @@ void batch_close(struct batch *b) {
     memset(b, 0, sizeof *b);
 }
 
+/* By a row of a decode. */
+static uint64_t positions_read(const struct slot *s, uint32_t position) {
+    if (!s->gate.on || position < s->gate.policy.first_position) return position;
+    return (uint64_t)gate_attended(&s->gate, position) * KV_PAGE_TOKENS;
+}
+
 static void add(struct batch *b, struct slots *t, struct slot *s, uint32_t c, enum span_kind kind,
                 uint32_t n_rows) {
     struct sequence *q = &t->choices[s->choices[c]].sequence;
@@ -84,10 +93,14 @@ static void add(struct batch *b, struct slots *t, struct slot *s, uint32_t c, en
         .first_output = b->step->n_outputs,
     };
     const uint32_t copies = b->step->n_copies;
-    sequence_add_span(q, t->cfg.kv, &s->n_reserved, b->step, kind, s->choices[c], n_rows);
+    struct span *span =
+        sequence_add_span(q, t->cfg.kv, &s->n_reserved, b->step, kind, s->choices[c], n_rows);
+    if (s->phase == SLOT_DECODE) gate_span(&s->gate, b->step, span);
     b->items[b->n_items - 1].n_copies = b->step->n_copies - copies;
     b->work.rows += n_rows;
-    b->work.positions += (uint64_t)n_rows * first + (uint64_t)n_rows * (n_rows - 1) / 2;
+    b->work.positions += s->phase == SLOT_DECODE
+                             ? (uint64_t)n_rows * positions_read(s, first)
+                             : (uint64_t)n_rows * first + (uint64_t)n_rows * (n_rows - 1) / 2;
 }
 
 static void add_draw(struct batch *b, const struct sample_spec *spec, uint32_t row) {
@@ -146,7 +159,8 @@ static void choose_drafts(struct batch *b, struct slots *t) {
     double tokens = b->n_decodes;
     if (room > outputs) room = outputs;
     for (uint32_t i = 0; i < b->n_decodes; i++)
-        work.positions += choice_of(t, &b->decodes[i])->sequence.n_computed;
+        work.positions +=
+            positions_read(b->decodes[i].slot, choice_of(t, &b->decodes[i])->sequence.n_computed);
     double ns = cost_ns(&b->cost, work);
     for (; room > 0; room--) {
         float reach;
@@ -155,7 +169,8 @@ static void choose_drafts(struct batch *b, struct slots *t) {
         struct cost_work with = work;
         with.rows++;
         with.outputs++;
-        with.positions += choice_of(t, d)->sequence.n_tokens + d->n_drafted;
+        with.positions +=
+            positions_read(d->slot, choice_of(t, d)->sequence.n_tokens + d->n_drafted);
         const double with_ns = cost_ns(&b->cost, with);
         if ((double)reach * ns < BATCH_GAIN * tokens * (with_ns - ns)) return;
         d->n_drafted++;

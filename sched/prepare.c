@@ -61,8 +61,25 @@ static enum status put_bos(const struct tokenizer *t, struct token_list *l, stru
     return STATUS_OK;
 }
 
+/* Which pages of the prompt of `len` bytes the marks are about. */
+static enum status keep_marks(struct chore *c, const struct prepare_model *m,
+                              const struct gate_marks *marks, size_t len, struct prepared *p,
+                              struct error *e) {
+    struct gate_prompt *g = &p->gate;
+    g->recall = marks->recall;
+    g->trigger = marks->trigger;
+    g->n_anchors = marks->n_anchors;
+    /* A prompt that is too long is refused in a moment. */
+    if (marks->n_anchors == 0 || p->tokens.n > m->n_ctx) return STATUS_OK;
+    g->pages = malloc((p->tokens.n / KV_PAGE_TOKENS + 1) * sizeof *g->pages);
+    if (g->pages == NULL) return error_set(e, STATUS_NO_MEMORY, NULL, "out of memory");
+    return gate_marks_pages(marks, m->tokenizer, p->tokens.ids, (uint32_t)p->tokens.n, len, c,
+                            g->pages, &g->n_pages);
+}
+
 static enum status chat_tokens(struct chore *c, const struct prepare_model *m,
-                               const struct request *r, struct token_list *out, struct error *e) {
+                               const struct request *r, struct prepared *p, struct error *e) {
+    struct token_list *out = &p->tokens;
     if (m->chat_template == NULL)
         return error_set(e, STATUS_UNSUPPORTED, "messages", "this model has no chat template");
     const struct chat_input in = {
@@ -70,10 +87,39 @@ static enum status chat_tokens(struct chore *c, const struct prepare_model *m,
     struct rendered prompt;
     enum status st = chat_template_render(m->chat_template, &in, c, &prompt, e);
     if (st != STATUS_OK) return st;
-    st = tokenizer_encode_spans(m->tokenizer, c, prompt.text, prompt.len, prompt.spans,
-                                prompt.n_spans, TOKENIZE_SPECIAL, out, e);
+    struct gate_marks marks = {0};
+    if (gate_reads_marks(m->gate, r))
+        st = gate_marks_take(prompt.text, &prompt.len, prompt.spans, &prompt.n_spans,
+                             &m->gate->words, c, &marks, e);
+    if (st == STATUS_OK)
+        st = tokenizer_encode_spans(m->tokenizer, c, prompt.text, prompt.len, prompt.spans,
+                                    prompt.n_spans, TOKENIZE_SPECIAL, out, e);
+    const size_t len = prompt.len;
     rendered_free(&prompt);
-    return st == STATUS_OK ? put_bos(m->tokenizer, out, e) : st;
+    if (st == STATUS_OK) st = put_bos(m->tokenizer, out, e);
+    if (st == STATUS_OK) st = keep_marks(c, m, &marks, len, p, e);
+    gate_marks_free(&marks);
+    return st;
+}
+
+/* A completion's prompt: all of it is the client's text. */
+static enum status text_tokens(struct chore *c, const struct prepare_model *m,
+                               const struct request *r, struct prepared *p, struct error *e) {
+    if (!gate_reads_marks(m->gate, r))
+        return tokenizer_encode(m->tokenizer, c, r->prompt.data, r->prompt.len, TOKENIZE_BOS,
+                                &p->tokens, e);
+    struct gate_marks marks = {0};
+    size_t len = r->prompt.len;
+    char *text = malloc(len + 1);
+    if (text == NULL) return error_set(e, STATUS_NO_MEMORY, NULL, "out of memory");
+    memcpy(text, r->prompt.data, len);
+    enum status st = gate_marks_take(text, &len, NULL, NULL, &m->gate->words, c, &marks, e);
+    if (st == STATUS_OK)
+        st = tokenizer_encode(m->tokenizer, c, text, len, TOKENIZE_BOS, &p->tokens, e);
+    free(text);
+    if (st == STATUS_OK) st = keep_marks(c, m, &marks, len, p, e);
+    gate_marks_free(&marks);
+    return st;
 }
 
 /* A prompt of no tokens begins where the model's texts begin. */
@@ -127,6 +173,10 @@ static enum status check_request(const struct prepare_model *m, const struct req
         if (r->logit_bias[i].id >= m->n_vocab)
             return error_set(e, STATUS_INVALID, "logit_bias", "token id %u is not below %u",
                              r->logit_bias[i].id, m->n_vocab);
+    const enum request_gate gate = gate_mode(m->gate, r);
+    if (gate != REQUEST_GATE_OFF && gate != REQUEST_GATE_AUTO && !m->gate->bounds)
+        return error_set(e, STATUS_UNSUPPORTED, "laconic.gate",
+                         "this server keeps no bounds of KV pages: it attends to all of them");
     return STATUS_OK;
 }
 
@@ -152,12 +202,11 @@ static enum status prepare_prompt(struct chore *c, const struct prepare_model *m
     enum status st = check_request(m, r, e);
     if (st != STATUS_OK) return st;
     if (r->kind == REQUEST_CHAT)
-        st = chat_tokens(c, m, r, &p->tokens, e);
+        st = chat_tokens(c, m, r, p, e);
     else if (r->ids != NULL)
         st = copy_ids(c, m, r, "prompt", &p->tokens, e);
     else
-        st = tokenizer_encode(m->tokenizer, c, r->prompt.data, r->prompt.len, TOKENIZE_BOS,
-                              &p->tokens, e);
+        st = text_tokens(c, m, r, p, e);
     if (st == STATUS_OK) st = never_empty(m, r, &p->tokens, e);
     if (st == STATUS_OK) st = check_context(m, r, p, e);
     if (st == STATUS_OK) st = find_distinct(c, m, r, p, e);
@@ -252,5 +301,6 @@ void prepared_free(struct prepared *p) {
     if (p->text.data != NULL) buffer_free(&p->text);
     free(p->distinct);
     free(p->ends);
+    free(p->gate.pages);
     memset(p, 0, sizeof *p);
 }

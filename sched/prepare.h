@@ -1,6 +1,7 @@
 /* prepare.h: the chore that turns a request into token ids and checks what depends on the model.
  *
- * It renders the chat template, tokenises (what the user wrote never becomes a control token) and
+ * It renders the chat template, takes the gate's markers out (sched/gate_marks.h; not where the
+ * request's gate is off), tokenises (what the user wrote never becomes a control token) and
  * validates: ids in range, n and logit_bias in range, room in the context and in the KV pages. A
  * prompt of no tokens starts from the model's bos token, or its eos token; a model with neither
  * answers 400.
@@ -17,6 +18,7 @@
 #include "core/plan.h"
 #include "core/request.h"
 #include "models/tokenizer.h"
+#include "sched/gate.h"
 
 struct chat_template;
 struct embed_job; /* sched/embed.h */
@@ -27,6 +29,7 @@ struct prepare_model {
     const struct chat_template *chat_template; /* NULL: none */
     uint32_t n_vocab, n_ctx, max_choices, d_model;
     uint32_t n_pages; /* KV pages of the smallest group */
+    const struct gate_config *gate;
 };
 
 struct prepared {
@@ -38,6 +41,7 @@ struct prepared {
     uint32_t *distinct;       /* the prompt's ids, ascending, when draw_wants_prompt_ids */
     uint32_t n_distinct;
     uint32_t max_tokens; /* cut to what the context leaves */
+    struct gate_prompt gate;
 };
 
 struct prepare {

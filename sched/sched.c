@@ -119,6 +119,7 @@ static enum status open_parts(struct sched *s, struct error *e) {
         .metrics = cfg->metrics,
         .flight = cfg->flight,
         .drafts = drafting ? &s->drafts : NULL,
+        .gate = cfg->gate,
         .heap_bytes = cfg->heap_bytes,
         .n_ctx = cfg->n_ctx,
         .n_vocab = cfg->plan->n_vocab,
@@ -146,6 +147,8 @@ enum status sched_open(const struct sched_config *cfg, struct sched **out, struc
     struct sched *s = calloc(1, sizeof *s);
     if (s == NULL) return error_set(e, STATUS_NO_MEMORY, NULL, "out of memory");
     s->cfg = *cfg;
+    static const struct gate_config no_gate;
+    if (s->cfg.gate == NULL) s->cfg.gate = &no_gate;
     if (s->cfg.prefill_budget_ns == 0) s->cfg.prefill_budget_ns = PREFILL_BUDGET_NS;
     if (s->cfg.chore_slice_ns == 0) s->cfg.chore_slice_ns = CHORE_SLICE_NS;
     s->refused = QUEUE_NONE;
@@ -164,6 +167,7 @@ enum status sched_open(const struct sched_config *cfg, struct sched **out, struc
         .max_choices = cfg->max_batch,
         .d_model = cfg->plan->d_model,
         .n_pages = UINT32_MAX,
+        .gate = s->cfg.gate,
     };
     for (uint32_t g = 0; g < s->kv.n_groups; g++) {
         const uint32_t n = page_pool_counts(cfg->pages, g).capacity;

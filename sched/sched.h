@@ -22,6 +22,7 @@ struct encoder; /* models/encoder.h */
 struct metrics;
 struct flight;
 struct ngram_table; /* models/ngram_table.h */
+struct gate_config; /* sched/gate.h */
 
 struct sched_config {
     const struct plan *plan;
@@ -40,6 +41,7 @@ struct sched_config {
     bool prefix_cache;
     bool suffix_drafts, ngram_drafts; /* sources of lossless drafts (sched/draft.h) */
     const struct ngram_table *ngrams; /* the deployment's, or NULL */
+    const struct gate_config *gate;   /* which pages answers attend to; outlives it. NULL: all */
     uint64_t
         prefill_budget_ns;   /* time a step may spend on prefill beside running decodes; 0: 10 ms */
     uint64_t chore_slice_ns; /* longest run of a chore without a look at the ring; 0: 200 us */

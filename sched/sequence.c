@@ -21,6 +21,7 @@ void sequence_start(struct sequence *q, const uint32_t *tokens, uint32_t n) {
     memcpy(q->tokens, tokens, n * sizeof *tokens);
     q->n_tokens = q->n_committed = n;
     q->n_computed = q->n_sealed = q->n_hit = 0;
+    q->n_plain = UINT32_MAX;
     q->tail = PREFIX_ROOT;
 }
 
@@ -64,6 +65,7 @@ void sequence_fork(struct sequence *q, const struct sequence *from, const struct
     q->n_sealed = from->n_sealed;
     q->n_pages = from->n_pages;
     q->n_hit = from->n_hit;
+    q->n_plain = from->n_plain;
     q->tail = from->tail;
 }
 
@@ -156,7 +158,8 @@ void sequence_computed(struct sequence *q, const struct kv_store *kv, uint32_t n
 }
 
 void sequence_seal(struct sequence *q, const struct kv_store *kv) {
-    const uint32_t n = q->n_computed < q->n_committed ? q->n_computed : q->n_committed;
+    uint32_t n = q->n_computed < q->n_committed ? q->n_computed : q->n_committed;
+    if (n > q->n_plain) n = q->n_plain;
     while ((q->n_sealed + 1) * KV_PAGE_TOKENS <= n) {
         uint32_t *row = page_row(q, kv, q->n_sealed);
         if (kv->cache != NULL) {

@@ -35,6 +35,8 @@ struct sequence {
     uint32_t n_tokens, n_committed, n_computed, n_sealed;
     uint32_t n_pages; /* entries of each block table in use */
     uint32_t n_hit;   /* leading pages that came from the cache */
+    uint32_t n_plain; /* leading positions whose KV depends on the tokens alone: others never go
+                         into the cache (UINT32_MAX: all) */
     uint32_t n_ctx;
     uint32_t tail;    /* prefix entry of the last sealed page, or PREFIX_ROOT */
     uint32_t *tokens; /* [n_ctx] */

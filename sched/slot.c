@@ -17,9 +17,10 @@ enum status slots_open(struct slots *t, const struct slots_config *cfg, struct e
     const size_t draw_bytes = aligned(draw_footprint(cfg->n_ctx, cfg->n_vocab));
     const size_t emit_bytes = aligned(emit_footprint());
     const size_t encode_bytes = aligned(encode_footprint(cfg->d_model));
+    const size_t gate_bytes = aligned(gate_footprint(cfg->n_ctx));
     t->slots = calloc(n, sizeof *t->slots);
     t->choices = calloc(n, sizeof *t->choices);
-    t->memory = calloc(n, sequence_bytes + draw_bytes + emit_bytes + encode_bytes);
+    t->memory = calloc(n, sequence_bytes + draw_bytes + emit_bytes + encode_bytes + gate_bytes);
     enum status st = emit_scratch_open(&t->scratch, cfg->tokenizer, e);
     if (t->slots == NULL || t->choices == NULL || t->memory == NULL)
         st = error_set(e, STATUS_NO_MEMORY, NULL, "out of memory for %u slots", n);
@@ -35,6 +36,8 @@ enum status slots_open(struct slots *t, const struct slots_config *cfg, struct e
         at += sequence_bytes + draw_bytes + emit_bytes;
         encode_init(&t->slots[i].encode, at, cfg->d_model);
         at += encode_bytes;
+        gate_init(&t->slots[i].gate, at);
+        at += gate_bytes;
         t->slots[i].index = i;
     }
     t->n_choices_free = n;
@@ -126,6 +129,9 @@ static void tell_done(struct slot *s, uint64_t now) {
         .deadline_missed = s->deadline_missed,
         .drafted = s->n_proposed,
         .accepted = s->n_accepted,
+        .gate_attended = s->gate.n_attended,
+        .gate_there = s->gate.n_there,
+        .n_anchors = s->gate.n_anchors,
         .queue_ns = s->admitted_ns - s->request->received_ns,
         .prefill_ns = first - s->admitted_ns,
         .decode_ns = now - first,
@@ -202,6 +208,9 @@ static void record_start(struct slots *t, const struct slot *s, const struct slo
            w->request->kind == REQUEST_CHAT ? w->request->chat_json.len : w->request->prompt.len);
     record(t, s, now, FLIGHT_ADMITTED, 0, s->n_reserved, 0);
     if (s->n_cached > 0) record(t, s, now, FLIGHT_PREFIX_HIT, 0, s->n_cached, 0);
+    if (s->gate.on)
+        record(t, s, now, FLIGHT_GATE_POLICY, s->gate.policy.budget_least > 0,
+               gate_budget(&s->gate.policy, s->n_prompt), s->gate.policy.first_position);
     metric_add(t->cfg.metrics, METRIC_REQUEST_STARTED, 0, 1);
     metric_add(t->cfg.metrics, METRIC_PROMPT_TOKENS, 0, s->n_prompt);
     metric_add(t->cfg.metrics, METRIC_PREFIX_HIT_TOKENS, 0, s->n_cached);
@@ -219,6 +228,8 @@ static bool take_memory(struct slots *t, struct slot *s, const struct slot_start
     take_choices(t, s, r->n);
     struct sequence *q = &choice_of(t, s, 0)->sequence;
     sequence_start(q, p->tokens.ids, s->n_prompt);
+    gate_start(&s->gate, t->cfg.gate, r, &p->gate, s->n_prompt);
+    if (s->gate.on) q->n_plain = s->gate.policy.first_position;
     if (s->n_prefill == 0) return true;
     /* At least the last row is computed, for its logits; a scored prompt needs all of them. */
     if (!s->score_prompt) s->n_cached = sequence_adopt_prefix(q, t->cfg.kv, s->n_prefill - 1);
@@ -326,6 +337,19 @@ static bool accept(struct slots *t, struct slot *s, uint32_t c, const struct out
     return foretold;
 }
 
+/* What the row at `position` attended to. */
+static void count_gated(struct slots *t, struct slot *s, uint32_t c, uint32_t position,
+                        uint64_t now) {
+    if (!s->gate.on || position < s->gate.policy.first_position) return;
+    const struct gate before = s->gate;
+    gate_count(&s->gate, position);
+    t->n_gated++;
+    t->n_kept += s->gate.n_kept - before.n_kept;
+    metric_set(t->cfg.metrics, METRIC_MASK_HIT_RATE, 0, (double)t->n_kept / (double)t->n_gated);
+    record(t, s, now, FLIGHT_GATE, c, (uint32_t)(s->gate.n_attended - before.n_attended),
+           s->gate.n_there - before.n_there);
+}
+
 static bool is_bad(struct slots *t, struct slot *s, const struct output *o, uint64_t now) {
     if (!o->bad) return false;
     struct error e;
@@ -347,6 +371,7 @@ static void decode_done(struct slots *t, struct slot *s, uint32_t c, const struc
     for (uint32_t i = 0; i < n_outputs; i++) {
         if (is_bad(t, s, &outputs[i], now)) return;
         if (i == 0) sequence_seal(&k->sequence, t->cfg.kv);
+        count_gated(t, s, c, k->sequence.n_committed - 1, now);
         const bool foretold = accept(t, s, c, &outputs[i], now);
         accepted += foretold;
         if (!foretold || k->finished || !slot_running(s)) break;

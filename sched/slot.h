@@ -24,6 +24,7 @@
 #include "sched/draw.h"
 #include "sched/emit.h"
 #include "sched/encode.h"
+#include "sched/gate.h"
 #include "sched/prepare.h"
 #include "sched/sequence.h"
 
@@ -65,14 +66,16 @@ struct slot {
     bool deadline_missed;
     struct stop_set stops;
     struct encode encode;
+    struct gate gate;
 };
 
 struct slots_config {
     const struct tokenizer *tokenizer;
     const struct kv_store *kv;
     struct metrics *metrics;
-    struct flight *flight;      /* [max_batch] slots */
-    struct drafts *drafts;      /* [max_batch] choices, or NULL: off */
+    struct flight *flight; /* [max_batch] slots */
+    struct drafts *drafts; /* [max_batch] choices, or NULL: off */
+    const struct gate_config *gate;
     const uint64_t *heap_bytes; /* general-heap bytes taken so far (alloc/heap.h), or NULL */
     uint32_t n_ctx, n_vocab, max_batch, d_model;
 };
@@ -83,6 +86,7 @@ struct slots {
     struct slot *slots;     /* [max_batch] */
     struct choice *choices; /* [max_batch] */
     uint32_t n_running, n_choices_free;
+    uint64_t n_gated, n_kept; /* rows of all answers, as in struct gate */
     void *memory;
 };
 

@@ -131,7 +131,7 @@ def case_errors_name_the_field(s):
     bad(lambda: chat(logit_bias={'99999999': 1}), 'logit_bias')
     bad(lambda: chat(tools=[{'type': 'function', 'function': {'name': 'f', 'parameters': {}}}]), 'tools')
     bad(lambda: chat(response_format={'type': 'json_object'}), 'response_format')
-    bad(lambda: chat(extra_body={'laconic': {'gate': 'auto'}}), 'gate'); bad(lambda: chat(extra_body={'laconic': {'nonsense': 1}}), 'nonsense')
+    bad(lambda: chat(extra_body={'laconic': {'gate': 'on'}}), 'gate'); bad(lambda: chat(extra_body={'laconic': {'nonsense': 1}}), 'nonsense')
     chat(extra_body={'unknown_top_level': 1})
     try: chat(model='no-such-model'); raise AssertionError('accepted')
     except openai.NotFoundError: pass

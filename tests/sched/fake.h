@@ -198,6 +198,22 @@ static inline bool written_by_other(const struct step *s, const struct span *me,
     return false;
 }
 
+/* What a policy does to the row at `position`, from 1 to 255; 0: nothing. It becomes part of the
+ * KV, so a page that was computed under a policy shows when somebody else reads it. */
+static inline uint32_t fake_gate_tag(const struct gate_policy *g, uint32_t position) {
+    if (g == NULL || position < g->first_position) return 0;
+    return 1 + (g->budget_pages * 7 + g->budget_share + g->budget_least) % 255;
+}
+
+static inline uint32_t fake_row_tag(const struct step *s, const struct span *p, uint32_t position) {
+    if (p->gate == STEP_NONE) return 0;
+    CHECK(p->gate < s->n_gates && p->n_tokens <= STEP_GATE_ROWS && p->kind != SPAN_PREFILL);
+    const struct gate_policy *g = &s->gates[p->gate];
+    CHECK(g->sink_pages >= 1 && g->recent_pages >= 1);
+    CHECK(g->first_anchor + g->n_anchors <= s->n_gate_pages);
+    return fake_gate_tag(g, position);
+}
+
 static inline void fake_write(struct fake_backend *b, const struct step *s, const struct span *p) {
     for (uint32_t g = 0; g < FAKE_GROUPS; g++) {
         for (uint32_t i = 0; i < p->n_tokens; i++) {
@@ -206,8 +222,9 @@ static inline void fake_write(struct fake_backend *b, const struct step *s, cons
             CHECK(page_pool_meta(b->pages, g, page)->references == 1);
             CHECK(!page_pool_meta(b->pages, g, page)->sealed);
             if (i == 0 || position % KV_PAGE_TOKENS == 0) CHECK(!written_by_other(s, p, g, page));
-            fake_page(b, g, page)[position % KV_PAGE_TOKENS] =
-                (struct fake_kv){.token = s->ids[p->first_row + i] ^ g << 24, .position = position};
+            fake_page(b, g, page)[position % KV_PAGE_TOKENS] = (struct fake_kv){
+                .token = (s->ids[p->first_row + i] ^ g << 24) | fake_row_tag(s, p, position) << 12,
+                .position = position};
         }
     }
 }
@@ -325,6 +342,7 @@ struct fake_config {
     uint32_t max_rows;      /* 0: 64 */
     uint32_t draft_outputs; /* outputs beside those that the choices need */
     bool no_prefix_cache, suffix_drafts, ngram_drafts;
+    const struct gate_config *gate;
     uint64_t prefill_budget_ns;
     uint64_t chore_slice_ns; /* 0: long, so that chores end in one go and a run can be repeated */
     const struct chat_template *chat_template;
@@ -399,7 +417,10 @@ static inline void fake_open(struct fake *f, const struct fake_config *cfg, stru
                    .max_pages = cfg->max_batch * FAKE_GROUPS * ((cfg->n_ctx + 15) / 16),
                    .max_copies = cfg->max_batch * FAKE_GROUPS,
                    .max_profiles = 1,
+                   .max_gates = cfg->max_batch,
+                   .max_gate_pages = cfg->max_batch * ((cfg->n_ctx + 15) / 16),
                    .max_taps = cfg->max_batch},
+        .gate = cfg->gate,
         .n_ctx = cfg->n_ctx,
         .max_batch = cfg->max_batch,
         .max_queue = cfg->max_queue,

@@ -13,8 +13,13 @@
 enum { MANY_TOKENS = 4 << 20 };
 
 static struct prepared prepare(const struct tokenizer *t, const struct request *r) {
-    const struct prepare_model model = {
-        .tokenizer = t, .n_vocab = FAKE_VOCAB, .n_ctx = 64, .max_choices = 1, .n_pages = 64};
+    static const struct gate_config no_gate;
+    const struct prepare_model model = {.tokenizer = t,
+                                        .n_vocab = FAKE_VOCAB,
+                                        .n_ctx = 64,
+                                        .max_choices = 1,
+                                        .n_pages = 64,
+                                        .gate = &no_gate};
     struct prepare work = {.model = &model, .request = r};
     void *mem = aligned_alloc(64, (chore_footprint() + 63) & ~(size_t)63);
     assert_non_null(mem);

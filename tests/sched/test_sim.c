@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "sched/gate.h"
 #include "tests/sched/fake.h"
 
 enum { MAX_REQUESTS = 24, MAX_PROMPT = 200, MAX_TEXT = 4096 };
@@ -95,6 +96,20 @@ static size_t plain_stop(const struct request *r, const char *text, size_t n) {
     return SIZE_MAX;
 }
 
+static const struct gate_config gates = {
+    .bounds = true, .least_context = 40, .safe_pages = 2, .safe_share = 100};
+
+/* From which position on an answer is gated, and how; UINT32_MAX: it is not. */
+static uint32_t plain_gate(const struct request *r, uint32_t n_prompt, uint32_t *tag) {
+    struct gate_policy g = {.first_position = 0, .budget_pages = 2, .budget_share = 100};
+    if (!(r->set & REQUEST_SET_GATE) || r->gate == REQUEST_GATE_OFF) return UINT32_MAX;
+    if (r->gate == REQUEST_GATE_FAST || r->gate == REQUEST_GATE_PAGES) g.budget_share = 0;
+    if (r->gate == REQUEST_GATE_FAST) g.budget_pages = 10;
+    if (r->gate == REQUEST_GATE_PAGES) g.budget_pages = r->gate_pages;
+    *tag = fake_gate_tag(&g, 0);
+    return r->gate == REQUEST_GATE_AUTO && n_prompt < 40 ? 40 : n_prompt;
+}
+
 static void plain_choice(const struct fake *f, const struct client *k, uint32_t c, uint32_t max,
                          uint32_t bad_every, struct wanted *w) {
     const struct request *r = &k->r;
@@ -136,8 +151,11 @@ static void plain_choice(const struct fake *f, const struct client *k, uint32_t 
         hashed = n_prompt;
     }
     const uint32_t n_scored = t->n_lps;
+    uint32_t tag = 0;
+    const uint32_t gated = plain_gate(r, n_prompt, &tag);
     for (uint32_t g = 0; g < max; g++) {
-        for (; hashed < n; hashed++) h = fake_hash(h, tokens[hashed]);
+        for (; hashed < n; hashed++)
+            h = fake_hash(h, tokens[hashed] | (hashed >= gated ? tag << 12 : 0));
         fake_logits(h, z, bad_every);
         struct output o = {.sample = {.seed = r->seed,
                                       .choice = c,
@@ -318,6 +336,11 @@ static void make_client(struct client *k, struct fake *f, uint64_t *x, uint32_t 
     r->echo = below(x, 6) == 0;
     r->ignore_eos = below(x, 4) == 0;
     r->priority = (int32_t)below(x, 3);
+    if (below(x, 2) == 0) {
+        r->set |= REQUEST_SET_GATE;
+        r->gate = (enum request_gate)below(x, REQUEST_GATE_PAGES + 1);
+        r->gate_pages = 1 + below(x, 3);
+    }
     k->arrives_ns = f->clock_ns + below(x, 60000000);
     r->received_ns = k->arrives_ns;
     k->leaves_ns = !calm && below(x, 5) == 0 ? k->arrives_ns + below(x, 40000000) : UINT64_MAX;
@@ -387,7 +410,8 @@ static void repeat_client(struct client *k, const struct client *first, struct f
     k->leaves_ns = UINT64_MAX;
 }
 
-static uint64_t totals[8]; /* whole, late, failed, left, copies, hits, drafted, accepted */
+/* whole, late, failed, left, copies, hits, drafted, accepted, with gated rows */
+static uint64_t totals[9];
 
 static void run_seed(struct tokenizer *t, struct worker_pool *workers, uint64_t seed) {
     uint64_t x = mix64(seed);
@@ -406,6 +430,7 @@ static void run_seed(struct tokenizer *t, struct worker_pool *workers, uint64_t 
         .ngram_drafts = below(&x, 2) == 0,
         .draft_outputs = below(&x, 64),
         .prefill_budget_ns = 100000 + below(&x, 8000000),
+        .gate = &gates,
     };
     if (cfg.max_rows < cfg.max_batch) cfg.max_rows = cfg.max_batch;
     static struct fake f;
@@ -462,7 +487,9 @@ static void run_seed(struct tokenizer *t, struct worker_pool *workers, uint64_t 
         totals[5] += k->usage.cached_tokens;
         totals[6] += k->report.drafted;
         totals[7] += k->report.accepted;
+        totals[8] += k->report.gate_there > 0;
         assert_true(k->report.accepted <= k->report.drafted);
+        assert_true(k->report.gate_attended <= k->report.gate_there);
     }
     totals[4] += f.backend.n_copies;
     fake_close(&f);
@@ -490,11 +517,13 @@ static void test_random_schedules(void **state) {
     }
     running_seed = 0;
     printf("# whole %llu, late %llu, failed %llu, left %llu, page copies %llu, cached tokens %llu, "
-           "drafted %llu, accepted %llu\n",
+           "drafted %llu, accepted %llu, gated %llu\n",
            (unsigned long long)totals[0], (unsigned long long)totals[1],
            (unsigned long long)totals[2], (unsigned long long)totals[3],
            (unsigned long long)totals[4], (unsigned long long)totals[5],
-           (unsigned long long)totals[6], (unsigned long long)totals[7]);
+           (unsigned long long)totals[6], (unsigned long long)totals[7],
+           (unsigned long long)totals[8]);
+    assert_true(totals[8] > n);
     assert_true(totals[7] > n && totals[6] > totals[7]);
     worker_pool_stop(workers);
     tokenizer_free(t);
