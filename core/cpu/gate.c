@@ -153,6 +153,12 @@ static void choose_task(void *arg, uint32_t task, uint32_t worker) {
     const uint32_t *pages = b->step->pages + span->block_table[l->group];
     uint32_t n = 0;
     for (uint32_t p = g->sink_pages; p < recent; p++) {
+        /* Bounds of one head lie far apart: see vector_kernels.h. */
+        if (p + ATTENTION_AHEAD < recent) {
+            const char *next = (const char *)bounds_of(b, pages[p + ATTENTION_AHEAD], kv_head);
+            for (size_t at = 0; at < 2 * l->head_dim * sizeof(uint16_t); at += 64)
+                __builtin_prefetch(next + at);
+        }
         if (bits[p / 64] >> p % 64 & 1) continue;
         score[p] = b->vec->page_score(q, group, l->head_dim, bounds_of(b, pages[p], kv_head));
         if (!(score[p] == score[p])) score[p] = -__builtin_inff();
