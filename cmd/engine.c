@@ -100,6 +100,7 @@ static struct cuda_backend_options cuda_options(struct engine *g, const struct c
         .pack_path = c->pack,
         .build = LACONIC_VERSION,
         .nvtx = c->nvtx_injection,
+        .no_graphs = config_given(c, "--graphs") && !c->graphs,
         .log = &g->log,
         .compiled = on_compiled,
     };

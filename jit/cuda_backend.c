@@ -8,7 +8,7 @@
 #include "core/clock.h"
 #include "jit/cuda_backend_state.h"
 
-static struct kernel_device chip_of(const struct cuda_device *d) {
+struct kernel_device cuda_kernel_device(const struct cuda_device *d) {
     return (struct kernel_device){
         .cc = d->cc,
         .n_sms = d->n_sms,
@@ -35,19 +35,23 @@ static enum status cuda_submit(struct backend *backend, struct step *s) {
     CHECK(b->step == NULL && b->finished == NULL);
     if (b->lost) return lose(b, s);
     enum cuda_phase phase;
+    enum cuda_gates gates;
     bool extras;
     const uint64_t submit_ns = clock_now_ns();
-    const enum status fits = cuda_block_fill(b, s, &phase, &extras);
+    const enum status fits = cuda_block_fill(b, s, &phase, &extras, &gates);
     if (fits != STATUS_OK) return fits;
     s->submit_ns = submit_ns;
     atomic_store(&b->done, false);
     nvtx_push(&b->nvtx, phase == CUDA_DECODE ? "decode" : "prefill", b->bucket->bytes[phase],
               b->bucket->flops[phase]);
-    const enum cu_result r = b->cuda.graph_launch(b->bucket->graph[phase][extras], b->stream);
+    struct error e = {0};
+    const enum status launched = b->options.no_graphs
+                                     ? cuda_launch_step(b, phase, extras, gates, &e)
+                                     : CUDA_CALL(&b->cuda, &e, graph_launch,
+                                                 b->bucket->graph[phase][extras][gates], b->stream);
     nvtx_pop(&b->nvtx);
-    if (r != CUDA_SUCCESS) {
-        log_write(b->options.log, LOG_ERROR, "cuda: a step was not launched: %s",
-                  cuda_result_name(&b->cuda, r));
+    if (launched != STATUS_OK) {
+        log_write(b->options.log, LOG_ERROR, "cuda: a step was not launched: %s", e.message);
         return lose(b, s);
     }
     b->step = s;
@@ -112,9 +116,11 @@ static void cuda_destroy(struct backend *backend) {
     for (uint32_t i = 0; i < b->n_buckets; i++)
         for (int phase = 0; phase < CUDA_PHASES; phase++)
             for (int extras = 0; extras < 2; extras++)
-                if (b->buckets[i].graph[phase][extras] != NULL)
-                    (void)b->cuda.graph_exec_destroy(b->buckets[i].graph[phase][extras]);
+                for (int gates = 0; gates < CUDA_GATES; gates++)
+                    if (b->buckets[i].graph[phase][extras][gates] != NULL)
+                        (void)b->cuda.graph_exec_destroy(b->buckets[i].graph[phase][extras][gates]);
     device_memory_close(&b->scratch_memory);
+    device_memory_close(&b->gate_memory);
     device_memory_close(&b->kv_memory);
     device_memory_close(&b->weights_memory);
     pinned_memory_close(&b->pinned);
@@ -132,6 +138,8 @@ static void cuda_destroy(struct backend *backend) {
     free(b->needed);
     free(b->last_layer);
     free(b->n_run_layers);
+    free(b->gate_of.entries);
+    free(b->gate_of.anchors);
     free(b);
 }
 
@@ -152,8 +160,6 @@ static enum status check_class(const struct backend_config *cfg, struct error *e
         return error_set(e, STATUS_UNSUPPORTED, "exact", "the CUDA backend has no FP32 path");
     if (cfg->kv != KV_F16)
         return error_set(e, STATUS_UNSUPPORTED, "kv", "the CUDA backend keeps KV as f16 only");
-    if (cfg->gates)
-        return error_set(e, STATUS_UNSUPPORTED, "gate", "the CUDA backend chooses no pages");
     return STATUS_OK;
 }
 
@@ -187,7 +193,7 @@ enum status cuda_backend_probe(const struct backend_config *cfg,
     struct cuda_device d;
     enum status s = open_driver(o, &cu, &d, e);
     if (s != STATUS_OK) return s;
-    const struct kernel_device chip = chip_of(&d);
+    const struct kernel_device chip = cuda_kernel_device(&d);
     s = check_class(cfg, e);
     if (s == STATUS_OK) s = check_plan(cfg, &chip, e);
     cuda_close(&cu);
@@ -198,7 +204,7 @@ static enum status open_device(struct cuda_backend *b, struct error *e) {
     struct error ignored;
     enum status s = open_driver(&b->options, &b->cuda, &b->device, e);
     if (s != STATUS_OK) return s;
-    b->chip = chip_of(&b->device);
+    b->chip = cuda_kernel_device(&b->device);
     /* Without a profiler ranges do nothing. */
     (void)!nvtx_open(&b->nvtx, b->options.nvtx, "laconic", &ignored);
     s = check_plan(&b->cfg, &b->chip, e);
@@ -239,6 +245,12 @@ static enum status take_host_memory(struct cuda_backend *b, struct error *e) {
     b->n_run_layers = calloc(profiles, sizeof *b->n_run_layers);
     bool all = b->layers != NULL && b->row_span != NULL && b->needed != NULL &&
                b->last_layer != NULL && b->n_run_layers != NULL;
+    if (b->cfg.gates) {
+        b->gate_of.entries =
+            calloc((size_t)b->cfg.n_slots * CUDA_GATE_RING, sizeof *b->gate_of.entries);
+        b->gate_of.anchors = calloc(b->cfg.n_ctx / KV_PAGE_TOKENS / 64 + 1, sizeof(uint64_t));
+        all = all && b->gate_of.entries != NULL && b->gate_of.anchors != NULL;
+    }
     if (p->out_norm != NULL) {
         b->host_norm = malloc(p->d_model * sizeof *b->host_norm);
         all = all && b->host_norm != NULL;
@@ -285,7 +297,7 @@ static enum status open_all(struct cuda_backend *b, struct error *e) {
     if (s == STATUS_OK) s = cuda_request_kernels(b, e);
     if (s == STATUS_OK) s = compiler_run(b->compiler, b->cfg.workers, e);
     if (s == STATUS_OK) s = cuda_load(b, e);
-    if (s == STATUS_OK) s = cuda_build_graphs(b, e);
+    if (s == STATUS_OK && !b->options.no_graphs) s = cuda_build_graphs(b, e);
     if (s == STATUS_OK) s = CUDA_CALL(&b->cuda, e, stream_synchronize, b->stream);
     return s;
 }

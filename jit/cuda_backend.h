@@ -38,6 +38,7 @@
 #include "core/cuda.h"
 #include "core/log.h"
 #include "jit/compiler.h"
+#include "jit/kernel.h"
 
 /* Strings and objects outlive the backend. */
 struct cuda_backend_options {
@@ -50,6 +51,7 @@ struct cuda_backend_options {
     const char *pack_path;   /* NULL: none */
     const char *build;       /* of this program, for the kernels' keys */
     const char *nvtx;        /* a profiler's injection library, or NULL */
+    bool no_graphs;          /* every kernel is launched on its own, as a range for profilers */
     const struct log *log;   /* may be NULL */
     /* A kernel was made or found; from any thread, one call at a time. May be NULL. */
     void (*compiled)(void *arg, const struct compiler_progress *p);
@@ -69,6 +71,8 @@ enum status cuda_backend_open(const struct backend_config *cfg,
                               const struct cuda_backend_options *o, struct backend **out,
                               struct error *e);
 void cuda_backend_info(const struct backend *b, struct cuda_backend_info *out);
+/* A device as the kernels' cost model sees it. */
+struct kernel_device cuda_kernel_device(const struct cuda_device *d);
 /* The i-th kernel that the graphs launch: hash as jit/kernel.h; false past the end. */
 bool cuda_backend_kernel(const struct backend *b, uint32_t i, uint64_t *hash);
 

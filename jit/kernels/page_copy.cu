@@ -1,13 +1,24 @@
-// page_copy.cu: whole KV pages, before a step's spans.
+// page_copy.cu: whole KV pages (or their bounds, or a slot's choices), before a step's spans; a CTA a
+// piece of one.
+
+#if PAGE_BYTES
+#define BYTES ((u64)PAGE_BYTES)
+#else
+#define BYTES p.bytes
+#endif
+#define PIECE 16384
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(params p) {
     dependents_launch();
     dependencies_wait();
-    const u32 n = p.count[0];
+    const u32 pieces = (u32)((BYTES + PIECE - 1) / PIECE), n = p.count[0] * pieces;
     for (u32 i = blockIdx.x; i < n; i += gridDim.x) {
-        const u64 from = p.copies[2 * i], to = p.copies[2 * i + 1];
-        const uint4 *a = (const uint4 *)(p.kv + from * PAGE_BYTES);
-        uint4 *b = (uint4 *)(p.kv + to * PAGE_BYTES);
-        for (u32 j = threadIdx.x; j < PAGE_BYTES / 16; j += THREADS) b[j] = a[j];
+        const u32 copy = i / pieces;
+        const u64 first = (u64)(i - copy * pieces) * PIECE;
+        const u64 end = first + PIECE < BYTES ? first + PIECE : BYTES;
+        const u8 *from = p.kv + p.copies[2 * copy] * BYTES;
+        u8 *to = p.kv + p.copies[2 * copy + 1] * BYTES;
+        for (u64 at = first + threadIdx.x * 16; at < end; at += THREADS * 16)
+            *(uint4 *)(to + at) = *(const uint4 *)(from + at);
     }
 }

@@ -24,6 +24,7 @@ struct cuda_rig_options {
     uint32_t n_ctx, max_rows, max_spans;
     enum activation_format activations;
     int event_fd; /* 0: none */
+    const struct gate_policy *gate;
 };
 
 /* Whether kernels can be compiled here; says so if not. */
@@ -70,7 +71,11 @@ static inline void cuda_rig_prepare(struct cuda_rig *r, const struct plan *plan,
                                      .max_pages = o->max_spans * full * plan->n_groups,
                                      .max_copies = 8,
                                      .max_taps = 4,
+                                     .max_gates = 1,
+                                     .max_gate_pages = 2,
+                                     .max_slot_copies = 1,
                                      .max_profiles = 2};
+    b->gate = o->gate;
     struct page_pool_config pool = {.n_groups = plan->n_groups};
     for (uint32_t g = 0; g < plan->n_groups; g++) {
         pool.page_bytes[g] = kv_page_bytes(&plan->groups[g], KV_F16);
@@ -88,6 +93,7 @@ static inline void cuda_rig_prepare(struct cuda_rig *r, const struct plan *plan,
                                    .n_ctx = o->n_ctx,
                                    .activations = o->activations,
                                    .kv = KV_F16,
+                                   .gates = o->gate != NULL,
                                    .event_fd = o->event_fd > 0 ? o->event_fd : -1};
     b->step_mem = aligned_alloc(64, (step_footprint(&b->limits) + 63) & ~(size_t)63);
     b->step = step_init(b->step_mem, &b->limits);

@@ -198,6 +198,56 @@ static void many_key_blocks_have_the_same_bits(void **state) {
     long_context(TOY_GEMMA, "A100", ROWS, ACTIVATION_INT8, 0.03, 3e-3);
 }
 
+/* Page choices: the CPU's numbers, the same bits however the sequence was cut, forked or rewritten.
+ */
+static void page_choices_have_the_same_bits(void **state) {
+    (void)state;
+    enum { LONG = 180 };
+    static const struct gate_policy narrow = {.first_position = 70,
+                                              .sink_pages = 1,
+                                              .recent_pages = 2,
+                                              .budget_pages = 2,
+                                              .dense_layers = 1};
+    static const struct bits_scenario scenarios[] = {
+        {.name = "token by token", .chunk = 1, .only_last = true},
+        {.name = "chunks of 3, with 3 others", .chunk = 3, .others = 3},
+        {.name = "chunks of 16, rewritten", .chunk = 16, .rewrite = true, .only_last = true},
+        {.name = "forked at 101", .chunk = 9, .fork_at = 101, .only_last = true},
+    };
+    if (!cuda_rig_possible()) return;
+    struct toy *t = toy_new(TOY_LLAMA);
+    uint32_t ids[LONG];
+    uint8_t seen[LONG];
+    static struct output want[LONG], cpu[LONG], dense[LONG];
+    ids_new(t, ids, LONG);
+    for (int gated = 0; gated < 2; gated++) {
+        struct bits_rig c;
+        bits_open_gated(&c, &t->plan, LONG + 8, CPU_ISA_SCALAR, 1, ACTIVATION_INT16, KV_F16,
+                        gated ? &narrow : NULL);
+        bits_sequence(&c, &whole, ids, LONG, gated ? cpu : dense, seen);
+        bits_close(&c);
+    }
+    struct cuda_rig r;
+    struct cuda_rig_options o = small;
+    o.n_ctx = LONG + 8;
+    o.gate = &narrow;
+    cuda_rig_open(&r, &t->plan, &o);
+    bits_sequence(&r.bits, &whole, ids, LONG, want, seen);
+    compare_numbers("page choices", want, cpu, LONG, 1e-3, 1e-4);
+    uint32_t other = 0;
+    for (uint32_t p = 0; p < LONG; p++)
+        other += fabsf(cpu[p].lse - dense[p].lse) > 1e-3f * fabsf(dense[p].lse);
+    assert_true(other > 10); /* the choice matters */
+    for (unsigned i = 0; i < sizeof scenarios / sizeof *scenarios; i++)
+        bits_compare(&r.bits, &scenarios[i], "gated", ids, LONG, want);
+    struct cuda_backend_info info;
+    cuda_backend_info(r.bits.backend, &info);
+    assert_int_equal(info.budget.n_lines, 4);
+    kernels_are_in_the_set(&r, ACTIVATION_INT16);
+    cuda_rig_close(&r);
+    toy_free(t);
+}
+
 /* Taps, sampling, profiles; then what is refused, on one backend. */
 
 static void taps_hand_back_states(struct cuda_rig *r, const struct toy *t) {
@@ -422,7 +472,7 @@ static void the_end_of_a_step_is_signalled(void **state) {
 
 static void opening_says_what_is_missing(void **state) {
     (void)state;
-    for (int which = 0; which < 7; which++) {
+    for (int which = 0; which < 6; which++) {
         struct toy *t = toy_new(which == 0 ? TOY_MIXTURE : TOY_LLAMA);
         struct cuda_rig r;
         struct backend_config cfg;
@@ -432,16 +482,15 @@ static void opening_says_what_is_missing(void **state) {
         enum status want = STATUS_UNSUPPORTED;
         if (which == 1) cfg.activations = ACTIVATION_F32;
         if (which == 2) cfg.kv = KV_Q8;
-        if (which == 3) cfg.gates = true;
-        if (which == 4) o.driver = "no-such-library.so.1";
-        if (which == 5) o.cache_dir = NULL, o.may_compile = false;
-        if (which >= 4) want = STATUS_NOT_FOUND;
-        if (which == 6) {
+        if (which == 3) o.driver = "no-such-library.so.1";
+        if (which == 4) o.cache_dir = NULL, o.may_compile = false;
+        if (which >= 3) want = STATUS_NOT_FOUND;
+        if (which == 5) {
             assert_int_equal(r.gpu.faults("memory=4194304"), 1);
             want = STATUS_NO_MEMORY;
             if (!cuda_rig_possible()) want = STATUS_NOT_FOUND;
         }
-        if (which < 5) assert_int_equal(cuda_backend_probe(&cfg, &o, &e), want);
+        if (which < 4) assert_int_equal(cuda_backend_probe(&cfg, &o, &e), want);
         assert_int_equal(cuda_backend_open(&cfg, &o, &r.bits.backend, &e), want);
         assert_null(r.bits.backend);
         assert_true(e.message[0] != '\0');
@@ -451,16 +500,18 @@ static void opening_says_what_is_missing(void **state) {
     }
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(opening_says_what_is_missing),
         cmocka_unit_test(one_backend_does_it_all),
         cmocka_unit_test(llama_has_the_same_bits),
         cmocka_unit_test(gemma_has_the_same_bits),
         cmocka_unit_test(many_key_blocks_have_the_same_bits),
+        cmocka_unit_test(page_choices_have_the_same_bits),
         cmocka_unit_test(numbers_that_are_none_are_marked),
         cmocka_unit_test(a_lost_device_is_refused),
         cmocka_unit_test(the_end_of_a_step_is_signalled),
     };
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
