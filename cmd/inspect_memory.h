@@ -9,6 +9,7 @@
 #include "core/config.h"
 #include "core/plan.h"
 #include "core/status.h"
+#include "jit/cuda_backend.h"
 
 struct inspect_memory {
     uint32_t n_ctx, batch;
@@ -18,6 +19,10 @@ struct inspect_memory {
     uint64_t kv_batch_bytes;    /* `batch` full contexts */
     uint64_t serve_kv_bytes;    /* what `serve` takes: --kv-mib, or its own choice */
     uint64_t serve_bytes;       /* backend, step and serve_kv_bytes */
+    /* The first CUDA device, if there is one: what `serve` takes of it, or why it does not. */
+    bool has_device, on_device;
+    struct cuda_backend_plan device;
+    struct error why;
 };
 
 enum status inspect_memory(const struct config *c, const struct plan *p, struct inspect_memory *out,

@@ -64,7 +64,8 @@ struct cuda_backend_info {
     uint32_t n_kernels, n_compiled, n_graphs;
     struct budget budget; /* what it takes of the device, line by line */
     uint64_t pinned_bytes;
-    bool lost; /* a device error: no step will be accepted */
+    uint64_t kernel_bytes, graph_bytes; /* what the driver took for them, measured */
+    bool lost;                          /* a device error: no step will be accepted */
 };
 
 enum status cuda_backend_open(const struct backend_config *cfg,
@@ -75,6 +76,22 @@ void cuda_backend_info(const struct backend *b, struct cuda_backend_info *out);
 struct kernel_device cuda_kernel_device(const struct cuda_device *d);
 /* The i-th kernel that the graphs launch: hash as jit/kernel.h; false past the end. */
 bool cuda_backend_kernel(const struct backend *b, uint32_t i, uint64_t *hash);
+
+/* What opening would take, without opening: nothing is allocated, compiled or read of the weights.
+ */
+struct cuda_backend_plan {
+    char device[128];
+    uint32_t cc, n_sms, n_graphs;
+    struct budget budget;      /* with n_pages KV pages of every group */
+    struct memory_limit limit; /* of the device, now */
+    uint64_t pinned_bytes;     /* of the host */
+    uint32_t n_pages;
+};
+/* cfg->pages and cfg->workers are not read. n_pages 0: as many as fit beside the rest, at most
+ * `most_pages`. Errors: those of cuda_backend_probe; NO_MEMORY when not one page fits. */
+enum status cuda_backend_plan(const struct backend_config *cfg,
+                              const struct cuda_backend_options *o, uint32_t n_pages,
+                              uint32_t most_pages, struct cuda_backend_plan *out, struct error *e);
 
 /* Whether there is a device, and one that the plan could run on in this class; opens and closes the
  * driver. Errors: those of cuda_backend_open that need no memory and no compiler. */

@@ -340,7 +340,6 @@ static uint64_t walk_kv(struct walk *w) {
     const struct plan *p = b->cfg.plan;
     for (uint32_t g = 0; g < p->n_groups; g++) {
         b->page_bytes[g] = kv_page_bytes(&p->groups[g], KV_F16);
-        b->n_pages[g] = page_pool_counts(b->cfg.pages, g).capacity;
         b->kv[g] = room_for(w, b->page_bytes[g] * b->n_pages[g]);
     }
     for (uint32_t i = 0; i < p->n_layers; i++) {
@@ -368,8 +367,9 @@ static uint64_t walk_gates(struct walk *w) {
     for (uint32_t i = 0; i < b->n_buckets; i++)
         choices = larger((uint32_t)choices, b->buckets[i].max_choices);
     g->mask_stride = (b->cfg.n_ctx + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
-    g->mask_entry = (uint32_t)(p->n_layers * heads * g->mask_stride);
-    g->slot_bytes = ((uint64_t)CUDA_GATE_RING * g->mask_entry * sizeof(uint16_t) + 15) / 16 * 16;
+    /* Whole multiples of 16 bytes, for the kernel that copies slots. */
+    g->mask_entry = (uint32_t)(p->n_layers * heads * g->mask_stride + 7) / 8 * 8;
+    g->slot_bytes = (uint64_t)CUDA_GATE_RING * g->mask_entry * sizeof(uint16_t);
     g->score_stride = g->mask_stride * (KV_BLOCK_TOKENS / KV_PAGE_TOKENS);
     g->masks = room_for(w, g->slot_bytes * b->cfg.n_slots);
     g->scores = room_for(w, choices * heads * g->score_stride * sizeof(float));
@@ -476,22 +476,36 @@ static enum status open_range(struct cuda_backend *b, struct device_memory *m, c
     return s;
 }
 
+/* Of the parts of the pinned block; the sum has room for their alignment. */
+struct pinned_sizes {
+    uint64_t block, answers, bitmaps, biases, taps;
+};
+static struct pinned_sizes pinned_sizes(const struct cuda_backend *b) {
+    const struct plan *p = b->cfg.plan;
+    return (struct pinned_sizes){
+        .block = b->buckets[b->n_buckets - 1].at.bytes,
+        .answers = (uint64_t)b->max_rows * sizeof(struct kernel_answer),
+        .bitmaps = (uint64_t)b->max_bitmaps * ((p->n_vocab + 63) / 64 * 8) + 8,
+        .biases = (uint64_t)b->max_biases * 12 + 8,
+        .taps = (uint64_t)b->max_tap_rows * p->d_model * 4 + 8,
+    };
+}
+
+uint64_t cuda_pinned_bytes(const struct cuda_backend *b) {
+    const struct pinned_sizes s = pinned_sizes(b);
+    return s.block + s.answers + s.bitmaps + s.biases + s.taps + 5 * 256;
+}
+
 static enum status take_pinned(struct cuda_backend *b, struct error *e) {
     struct pinned_memory *m = &b->pinned;
-    const struct plan *p = b->cfg.plan;
-    const uint64_t block = b->buckets[b->n_buckets - 1].at.bytes;
-    const uint64_t answers = (uint64_t)b->max_rows * sizeof(struct kernel_answer);
-    const uint64_t bitmaps = (uint64_t)b->max_bitmaps * ((p->n_vocab + 63) / 64 * 8);
-    const uint64_t biases = (uint64_t)b->max_biases * 12;
-    const uint64_t taps = (uint64_t)b->max_tap_rows * p->d_model * 4;
-    const uint64_t all = block + answers + bitmaps + biases + taps + 5 * 256 + 64;
+    const struct pinned_sizes z = pinned_sizes(b);
     void *at[5] = {0};
-    enum status s = pinned_memory_open(m, &b->cuda, "steps", all, false, e);
-    if (s == STATUS_OK) s = pinned_memory_take(m, block, 256, &at[0], NULL, e);
-    if (s == STATUS_OK) s = pinned_memory_take(m, answers, 256, &at[1], NULL, e);
-    if (s == STATUS_OK) s = pinned_memory_take(m, bitmaps + 8, 256, &at[2], &b->bitmaps, e);
-    if (s == STATUS_OK) s = pinned_memory_take(m, biases + 8, 256, &at[3], &b->biases, e);
-    if (s == STATUS_OK) s = pinned_memory_take(m, taps + 8, 256, &at[4], &b->taps, e);
+    enum status s = pinned_memory_open(m, &b->cuda, "steps", cuda_pinned_bytes(b), false, e);
+    if (s == STATUS_OK) s = pinned_memory_take(m, z.block, 256, &at[0], NULL, e);
+    if (s == STATUS_OK) s = pinned_memory_take(m, z.answers, 256, &at[1], NULL, e);
+    if (s == STATUS_OK) s = pinned_memory_take(m, z.bitmaps, 256, &at[2], &b->bitmaps, e);
+    if (s == STATUS_OK) s = pinned_memory_take(m, z.biases, 256, &at[3], &b->biases, e);
+    if (s == STATUS_OK) s = pinned_memory_take(m, z.taps, 256, &at[4], &b->taps, e);
     if (s != STATUS_OK) return s;
     pinned_memory_freeze(m);
     b->host_block = at[0];
@@ -499,7 +513,7 @@ static enum status take_pinned(struct cuda_backend *b, struct error *e) {
     b->host_bitmaps = at[2];
     b->host_biases = at[3];
     b->host_taps = at[4];
-    memset(b->host_block, 0, block);
+    memset(b->host_block, 0, z.block);
     return STATUS_OK;
 }
 

@@ -121,6 +121,7 @@ struct cuda_backend {
     struct pinned_memory pinned;
     uint64_t weights_bytes, kv_bytes, gate_bytes, scratch_bytes; /* of the device */
     struct budget budget;
+    uint64_t kernel_bytes, graph_bytes;
 
     struct cuda_layer *layers; /* [n_layers] */
     uint64_t embed;
@@ -168,7 +169,8 @@ struct cuda_backend {
 /* cuda_backend_load.c, in the order of calls: layouts of buckets and their blocks, max_rows and the
  * limits; sizes and the budget, with made-up addresses; memory, addresses and contents. */
 void cuda_plan_buckets(struct cuda_backend *b);
-void cuda_plan_memory(struct cuda_backend *b, uint64_t granularity_bytes);
+void cuda_plan_memory(struct cuda_backend *b, uint64_t granularity_bytes); /* n_pages is set */
+uint64_t cuda_pinned_bytes(const struct cuda_backend *b);
 enum status cuda_load(struct cuda_backend *b, struct error *e);
 
 /* cuda_backend_graph.c; cuda_describe writes the specs of every product, without addresses. */

@@ -25,6 +25,8 @@ struct cuda_rig_options {
     enum activation_format activations;
     int event_fd; /* 0: none */
     const struct gate_policy *gate;
+    bool no_graphs;
+    const char *nvtx;
 };
 
 /* Whether kernels can be compiled here; says so if not. */
@@ -109,7 +111,9 @@ static inline void cuda_rig_open(struct cuda_rig *r, const struct plan *plan,
     struct backend_config cfg;
     struct error e = {0};
     cuda_rig_prepare(r, plan, o, &cfg);
-    const struct cuda_backend_options options = cuda_rig_backend(r);
+    struct cuda_backend_options options = cuda_rig_backend(r);
+    options.no_graphs = o->no_graphs;
+    options.nvtx = o->nvtx;
     if (cuda_backend_open(&cfg, &options, &r->bits.backend, &e) != STATUS_OK) {
         softgpu_print(&r->gpu);
         fail_msg("%s", e.message);
