@@ -1,4 +1,5 @@
-/* inspect_memory.h: whether a model's plan runs here, and the memory it takes, without loading it.
+/* inspect_memory.h: whether a model's plan runs here, and the memory it takes, on the host and on a
+ * CUDA device if there is one, without loading it.
  *
  * Errors: the backend's refusal of a shape or type (STATUS_UNSUPPORTED names the tensor or the
  * layer), those of starting a worker pool; *out is zeroed then.

@@ -62,8 +62,7 @@ static inline uint64_t hardware_counter(const char *kernel, const char *counter)
     (void)kernel, (void)counter;
     return 0;
 }
-static inline void hardware_nothing(void) {
-}
+static inline void hardware_nothing(void) {}
 
 static inline const char *softgpu_path(void) {
     static char path[512];
