@@ -23,10 +23,11 @@
  * Errors of opening: NOT_FOUND (no driver, no device, or no compiler for a kernel that neither pack
  * nor store has), UNSUPPORTED (the plan, a class, a chip without virtual memory management),
  * NO_MEMORY (of the device or the host), DEVICE, and the compiler's.
- * Errors of steps: submit refuses exits, gates, carried rows, published heads (UNSUPPORTED) and
- * lists over the limits (FULL); the step is then as it was and poll gives NULL. A device error
- * gives the step STATUS_DEVICE and every later submit fails with it. drain() waits for the step in
- * flight, which poll() then gives. An output whose logits are not finite is `bad`.
+ * Errors of steps: submit refuses exits, carried rows, published heads, and page choices without
+ * cfg.gates (UNSUPPORTED; the log names what) and lists over the limits (FULL); the step is then as
+ * it was and poll gives NULL. A device error gives the step STATUS_DEVICE and every later submit
+ * fails with it. drain() waits for the step in flight, which poll() then gives. An output whose
+ * logits are not finite is `bad`.
  * Threads: the thread that opened it, which has the device's context current from then on.
  * Ownership: the backend's own; destroy() gives everything back.
  */

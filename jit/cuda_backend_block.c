@@ -33,14 +33,19 @@ static struct cuda_block block_of(const struct cuda_backend *b, const struct cud
 #undef AT
 }
 
-/* What no head has been published for cannot be asked, nor page choices without their memory. */
-static bool needs_more(const struct cuda_backend *b, const struct step *s) {
-    bool needs = s->epoch != 0 || (s->n_slot_copies > 0 && !b->cfg.gates);
-    for (uint32_t i = 0; i < s->n_spans; i++)
-        needs |= s->spans[i].exit != STEP_NONE || (s->spans[i].gate != STEP_NONE && !b->cfg.gates);
-    for (uint32_t i = 0; i < s->n_outputs; i++) needs |= s->outputs[i].head != STEP_NONE;
-    for (uint32_t r = 0; r < s->n_rows; r++) needs |= s->first_layers[r] != 0;
-    return needs;
+/* The first thing in the step that this backend has no kernels or memory for, or NULL. */
+static const char *not_run(const struct cuda_backend *b, const struct step *s) {
+    if (s->epoch != 0) return "heads of an epoch";
+    for (uint32_t i = 0; i < s->n_spans; i++) {
+        if (s->spans[i].exit != STEP_NONE) return "early exits";
+        if (s->spans[i].gate != STEP_NONE && !b->cfg.gates)
+            return "page choices, for which no memory was asked";
+    }
+    for (uint32_t i = 0; i < s->n_outputs; i++)
+        if (s->outputs[i].head != STEP_NONE) return "outputs of another head";
+    for (uint32_t r = 0; r < s->n_rows; r++)
+        if (s->first_layers[r] != 0) return "carried rows";
+    return NULL;
 }
 
 static bool lists_fit(const struct cuda_backend *b, const struct step *s) {
@@ -286,7 +291,11 @@ enum status cuda_block_fill(struct cuda_backend *b, struct step *s, enum cuda_ph
     const struct step_limits *most = &b->cfg.limits;
     CHECK(s->n_rows <= most->max_rows && s->n_outputs <= most->max_outputs);
     CHECK(s->n_pages <= most->max_pages && s->n_profiles <= most->max_profiles);
-    if (needs_more(b, s)) return STATUS_UNSUPPORTED;
+    const char *what = not_run(b, s);
+    if (what != NULL) {
+        log_write(b->options.log, LOG_ERROR, "cuda: a step was refused: %s", what);
+        return STATUS_UNSUPPORTED;
+    }
     if (!lists_fit(b, s)) return STATUS_FULL;
     b->bucket = bucket_for(b, s);
     struct cuda_block k = block_of(b, b->bucket);

@@ -1,30 +1,34 @@
 #!/bin/bash
 # Everything that wants a real GPU, in at most 8 minutes: every kernel family against the CPU's sums, the backend's graphs,
 # chunks, forks, exits and page choices; results of every PTX form as vectors; GB/s and share of the peak of every kernel at
-# batch 1 to 16; step times; launch costs. One JSON and one log into $OUT (default perf/results).
+# batch 1 to 16; step times; launch costs. One JSON, and the vectors, into $OUT (default perf/results).
 #
 # usage: tests/gpu_check.sh [--software]      needs: make test-bins all; NVRTC (LAC_NVRTC, or as the loader finds it)
-# Without a GPU, or with --software, the same runs on the software device: then times are null and say nothing.
+# Without a GPU, or with --software, the same runs on the software device: then times are null, and the JSON goes to
+# $BUILD/gpu-check.
 # LAC_MODEL: the default model, if it is here. MODELS=0 leaves the shaped models of 1B and 8B out.
 cd "$(dirname "$0")/.." || exit 2
 export BUILD=${BUILD:-build}
-OUT=${OUT:-perf/results}; mkdir -p "$OUT"
 start=$SECONDS
 for d in "$PWD"/build/venv/lib/python3*/site-packages/nvidia/cu13; do
     [ -e "$d/lib/libnvrtc.so.13" ] && export LAC_NVRTC=${LAC_NVRTC:-$d/lib}
 done
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+# What the chip says to every PTX form; and whether there is one.
 hardware=1
-{ [ "${1:-}" = --software ] || ! ldconfig -p | grep -q 'libcuda\.so\.1'; } && hardware=0
+[ "${1:-}" = --software ] || "$BUILD/tests/jit/record_vectors" "$tmp/vectors.txt" || hardware=0
+[ "${1:-}" = --software ] && hardware=0
+OUT=${OUT:-$([ $hardware = 1 ] && echo perf/results || echo "$BUILD/gpu-check")}; mkdir -p "$OUT" || exit 1
 if [ $hardware = 1 ]; then
     export LAC_CUDA=device
     batch=1,2,4,8,16 reps=20 depth=1024 limit=200
 else
-    export LD_LIBRARY_PATH=$PWD/$BUILD/tests/softgpu SOFTGPU_DEVICE=${SOFTGPU_DEVICE:-H200} SOFTGPU_SMS=2 SOFTGPU_CHECK=bounds SOFTGPU_COUNT=0
+    soft=$BUILD/tests/softgpu; [ "${soft#/}" = "$soft" ] && soft=$PWD/$soft
+    export LD_LIBRARY_PATH=$soft SOFTGPU_DEVICE=${SOFTGPU_DEVICE:-H200} SOFTGPU_SMS=2 SOFTGPU_CHECK=bounds SOFTGPU_COUNT=0
     batch=${BATCH:-1,2,4,8,16} reps=1 depth=40 limit=1500
     echo "no GPU: the software device runs everything; it has no clock, so there are no times"
 fi
-tmp=$(mktemp -d) || exit 1
-trap 'rm -rf "$tmp"' EXIT
 cache=${CACHE:-$tmp/kernels}
 cuda=(--cache-dir "$cache"); [ -n "${LAC_NVRTC:-}" ] && cuda+=(--nvrtc "$LAC_NVRTC")
 bin=$BUILD/laconic; bad=0
@@ -32,8 +36,7 @@ say() { echo "[$((SECONDS - start)) s] $*"; }
 fail() { say "FAIL $*"; bad=$((bad + 1)); }
 or_null() { [ -s "$1" ] && cat "$1" || echo null; }
 
-# What the chip is, and what it says to every PTX form.
-"$BUILD/tests/jit/record_vectors" "$tmp/vectors.txt" || fail "recording vectors"
+[ $hardware = 1 ] || "$BUILD/tests/jit/record_vectors" "$tmp/vectors.txt" || fail "recording vectors"
 device=$(sed -n 's/^# device \([^,]*\),.*/\1/p' "$tmp/vectors.txt"); say "device: $device"
 name=$(date +%F)-gpu-$(echo "${device:-none}" | tr -cs 'A-Za-z0-9\n' '-' | tr 'A-Z' 'a-z' | sed 's/-$//')
 if [ $hardware = 1 ]; then

@@ -85,7 +85,8 @@ static inline void cuda_rig_prepare(struct cuda_rig *r, const struct plan *plan,
     }
     struct error e = {0};
     assert_int_equal(page_pool_open(&pool, &b->pages, &e), STATUS_OK);
-    const struct worker_pool_config workers = {.n_workers = 2};
+    /* On a GPU kernels are compiled by all cores; the interpreter has none to spare. */
+    const struct worker_pool_config workers = {.n_workers = softgpu_on_hardware() ? 8 : 2};
     assert_int_equal(worker_pool_start(&workers, &b->workers, &e), STATUS_OK);
     *cfg = (struct backend_config){.plan = plan,
                                    .pages = b->pages,

@@ -8,6 +8,11 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+/* The insides of both backends, which have tiles of their own. */
+#define attention_tile cpu_attention_tile
+#include "core/cpu/cpu_state.h"
+#undef attention_tile
+#include "jit/cuda_backend_state.h"
 #include "jit/kernel_set.h"
 #include "tests/core/nvtx_tool.h"
 
@@ -188,7 +193,44 @@ static void many_key_blocks_have_the_same_bits(void **state) {
     long_context(TOY_GEMMA, "A100", ROWS, ACTIVATION_INT8, 0.03, 3e-3);
 }
 
-/* Page choices: the CPU's numbers, the same bits however the sequence was cut, forked or rewritten.
+/* Every choice that slot 0 made, in every layer and KV head, is the CPU's. */
+static void compare_choices(struct cuda_rig *r, struct bits_rig *c, const struct gate_policy *gate,
+                            uint32_t n) {
+    struct cuda_backend *g = (struct cuda_backend *)r->bits.backend;
+    struct cpu_backend *b = (struct cpu_backend *)c->backend;
+    uint32_t n_chosen = 0;
+    for (uint32_t p = gate->first_position; p < n; p++) {
+        if (gate_choice_position(gate, p) != p) continue;
+        const uint32_t entry = p / STEP_GATE_REFRESH % CUDA_GATE_RING;
+        const uint32_t recent = gate_recent_page(gate, p);
+        assert_int_equal(g->gate_of.entries[entry].at, p + 1);
+        assert_int_equal(g->gate_of.entries[entry].recent_page, recent);
+        for (uint32_t layer = gate->dense_layers; layer < r->bits.plan->n_layers; layer++)
+            for (uint32_t h = 0; h < r->bits.plan->layers[layer].n_kv_heads; h++) {
+                uint16_t mask[64];
+                const uint64_t from =
+                    g->layers[layer].masks +
+                    ((uint64_t)entry * g->gate_of.mask_entry + h * g->gate_of.mask_stride) *
+                        sizeof *mask;
+                assert_int_equal(g->cuda.memcpy_dtoh_async(
+                                     mask, from, g->gate_of.mask_stride * sizeof *mask, g->stream),
+                                 CUDA_SUCCESS);
+                assert_int_equal(g->cuda.stream_synchronize(g->stream), CUDA_SUCCESS);
+                b->layer = &b->layers[layer];
+                const uint64_t *want = gate_chosen(b, 0, p) + h * b->gate_words;
+                for (uint32_t page = 0; page < recent; page++) {
+                    const bool chosen = mask[page / 16] >> page % 16 & 1;
+                    if (chosen != (want[page / 64] >> page % 64 & 1))
+                        fail_msg("choice at %u, layer %u, head %u: page %u", p, layer, h, page);
+                    n_chosen += chosen;
+                }
+            }
+    }
+    assert_true(n_chosen > 100);
+}
+
+/* Page choices: the CPU's numbers and the CPU's pages, the same bits however the sequence was cut,
+ * forked or rewritten.
  */
 static void page_choices_have_the_same_bits(void **state) {
     (void)state;
@@ -210,12 +252,12 @@ static void page_choices_have_the_same_bits(void **state) {
     uint8_t seen[LONG];
     static struct output want[LONG], cpu[LONG], dense[LONG];
     ids_new(t, ids, LONG);
+    struct bits_rig c;
     for (int gated = 0; gated < 2; gated++) {
-        struct bits_rig c;
         bits_open_gated(&c, &t->plan, LONG + 8, CPU_ISA_SCALAR, 1, ACTIVATION_INT16, KV_F16,
                         gated ? &narrow : NULL);
         bits_sequence(&c, &whole, ids, LONG, gated ? cpu : dense, seen);
-        bits_close(&c);
+        if (!gated) bits_close(&c);
     }
     struct cuda_rig r;
     struct cuda_rig_options o = small;
@@ -224,6 +266,8 @@ static void page_choices_have_the_same_bits(void **state) {
     cuda_rig_open(&r, &t->plan, &o);
     bits_sequence(&r.bits, &whole, ids, LONG, want, seen);
     compare_numbers("page choices", want, cpu, LONG, 1e-3, 1e-4);
+    compare_choices(&r, &c, &narrow, LONG);
+    bits_close(&c);
     uint32_t other = 0;
     for (uint32_t p = 0; p < LONG; p++)
         other += fabsf(cpu[p].lse - dense[p].lse) > 1e-3f * fabsf(dense[p].lse);
@@ -335,6 +379,7 @@ static void sampling_is_as_asked(struct cuda_rig *r, const struct toy *t) {
 }
 
 static void later_features_are_refused(struct cuda_rig *r) {
+    r->log.level = LOG_OFF;
     const uint32_t id = 1;
     struct sample_bias many[8] = {{0}};
     for (int which = 0; which < 6; which++) {
