@@ -1,5 +1,5 @@
 // page_copy.cu: whole KV pages (or their bounds, or a slot's choices), before a step's spans; a CTA a
-// piece of one.
+// piece of one at a time.
 
 #if PAGE_BYTES
 #define BYTES ((u64)PAGE_BYTES)
@@ -11,14 +11,16 @@
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(params p) {
     dependents_launch();
     dependencies_wait();
-    const u32 pieces = (u32)((BYTES + PIECE - 1) / PIECE), n = p.count[0] * pieces;
-    for (u32 i = blockIdx.x; i < n; i += gridDim.x) {
-        const u32 copy = i / pieces;
-        const u64 first = (u64)(i - copy * pieces) * PIECE;
-        const u64 end = first + PIECE < BYTES ? first + PIECE : BYTES;
+    const u32 n = p.count[0], pieces = (u32)((BYTES + PIECE - 1) / PIECE);
+    u32 piece = blockIdx.x; // counted from the copy at hand on
+    for (u32 copy = 0; copy < n; copy++, piece -= pieces) {
         const u8 *from = p.kv + p.copies[2 * copy] * BYTES;
         u8 *to = p.kv + p.copies[2 * copy + 1] * BYTES;
-        for (u64 at = first + threadIdx.x * 16; at < end; at += THREADS * 16)
-            *(uint4 *)(to + at) = *(const uint4 *)(from + at);
+        for (; piece < pieces; piece += gridDim.x) {
+            const u64 first = (u64)piece * PIECE;
+            const u64 end = first + PIECE < BYTES ? first + PIECE : BYTES;
+            for (u64 at = first + threadIdx.x * 16; at < end; at += THREADS * 16)
+                *(uint4 *)(to + at) = *(const uint4 *)(from + at);
+        }
     }
 }

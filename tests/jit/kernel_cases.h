@@ -140,6 +140,7 @@ static inline uint32_t kernel_cases(struct kernel_case *cases) {
     c->spec.heads = (struct heads_spec){.n = 4, .k = 576, .norm = 1, .decide = 1, .epsilon = 1e-5f};
     c = add_case(cases, &n, KERNEL_PAGE_COPY, 8, true);
     c->spec.page_copy.page_bytes = 30 * 2 * 3 * 64 * 16 * 2;
+    add_case(cases, &n, KERNEL_PAGE_COPY, 8, false); /* of any size */
     c = add_case(cases, &n, KERNEL_PAGE_SEAL, 8, false);
     c->spec.page_seal = (struct page_seal_spec){.n_kv_heads = 3, .head_dim = 64};
     c = add_case(cases, &n, KERNEL_PAGE_CHOOSE, 8, false);
