@@ -40,7 +40,7 @@ DEVICE void score_pages(const params &p, const float *q, const u32 *pages, const
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(params p) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) KERNEL_NAME(params p) {
     __shared__ u32 bins[256];
     __shared__ u64 prefix;
     __shared__ u32 above, candidates;

@@ -8,7 +8,7 @@
 #endif
 #define PIECE 16384
 
-extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(params p) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) KERNEL_NAME(params p) {
     dependents_launch();
     dependencies_wait();
     const u32 n = p.count[0], pieces = (u32)((BYTES + PIECE - 1) / PIECE);

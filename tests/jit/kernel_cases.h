@@ -143,7 +143,7 @@ static inline uint32_t kernel_cases(struct kernel_case *cases) {
     add_case(cases, &n, KERNEL_PAGE_COPY, 8, false); /* of any size */
     c = add_case(cases, &n, KERNEL_PAGE_SEAL, 8, false);
     c->spec.page_seal = (struct page_seal_spec){.n_kv_heads = 3, .head_dim = 64};
-    c = add_case(cases, &n, KERNEL_PAGE_CHOOSE, 8, false);
+    c = add_case(cases, &n, KERNEL_PAGE_CHOOSE, 8, true);
     c->spec.page_choose = (struct page_choose_spec){.n_heads = 9, .n_kv_heads = 3, .head_dim = 64};
     c = add_case(cases, &n, KERNEL_TAP, 8, false);
     c->spec.tap = (struct tap_spec){.k = 576, .mean = 1};
