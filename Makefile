@@ -125,7 +125,7 @@ NVTX_TOOL := $(BUILD)/tests/core/nvtx_tool.so
 $(NVTX_TOOL): $(BUILD)/pic/tests/core/nvtx_tool.o
 	@mkdir -p $(@D)
 	@$(CC) $(LDFLAGS) -shared -o $@ $<
-test-core: $(NVTX_TOOL)
+test-core test-jit: $(NVTX_TOOL)
 # The software CUDA device, a libcuda.so.1 of our own (tests/softgpu/softgpu.h); tests load it.
 SOFTGPU     := $(BUILD)/tests/softgpu/libcuda.so.1
 SOFTGPU_SRC := $(filter-out tests/softgpu/test_% $(ISA_SKIP),$(wildcard tests/softgpu/*.c)) \
@@ -161,8 +161,11 @@ test-long:
 	@$(MAKE) --no-print-directory -j$$(nproc) all test-bins
 	@BUILD=$(BUILD) LONG=1 tests/all.sh
 .PHONY: test-bins
+# Tools of tests/gpu_check.sh.
+GPU_TOOLS := $(BUILD)/tests/jit/record_vectors $(BUILD)/tests/jit/shaped_model
 # Tools of tests/models/compare_*.py, no tests of their own.
-test-bins: $(ALL_TEST_BINS) $(SOFTGPU) $(NVTX_TOOL) $(BUILD)/tests/core/dequantise_dump $(BUILD)/tests/models/encode_dump
+test-bins: $(ALL_TEST_BINS) $(SOFTGPU) $(NVTX_TOOL) $(BUILD)/tests/core/dequantise_dump $(BUILD)/tests/models/encode_dump \
+           $(GPU_TOOLS)
 
 asan ubsan tsan:
 	@scripts/setup.sh test

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cmd/bench_kernel.h"
 #include "cmd/commands.h"
 #include "cmd/engine.h"
 #include "cmd/usage.h"
@@ -159,6 +160,7 @@ int cmd_bench(int argc, char **argv) {
     struct error e = {0};
     int exit_status;
     if (!usage_parse(&c, argc, argv, &exit_status)) return exit_status;
+    if (c.bench_kernel != NULL) return bench_kernel(&c);
     struct bench b = {.c = &c, .n_seqs = 1};
     for (uint32_t i = 0; i < c.bench_batch.n && c.bench_gen > 0; i++)
         b.n_seqs = larger(b.n_seqs, (uint32_t)c.bench_batch.values[i]);

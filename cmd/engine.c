@@ -60,27 +60,6 @@ static enum status choose_isa(struct engine *g, const struct engine_options *o, 
     return STATUS_OK;
 }
 
-static enum status open_pages(struct engine *g, const struct engine_options *o, struct error *e) {
-    const struct plan *p = g->plan;
-    struct page_pool_config cfg = {
-        .n_groups = p->n_groups, .huge_pages = o->huge_pages, .mlock = o->mlock};
-    size_t all_bytes = 0;
-    for (uint32_t i = 0; i < p->n_groups; i++) {
-        all_bytes += cfg.page_bytes[i] = kv_page_bytes(&p->groups[i], g->kv);
-        /* What is in the pages is on the device: here they only need a name. */
-        if (g->on_cuda) cfg.page_bytes[i] = NAME_ONLY_PAGE_BYTES;
-    }
-    const uint64_t fit = ((uint64_t)o->kv_mib << 20) / (all_bytes > 0 ? all_bytes : 1);
-    g->n_pages = o->n_pages > 0  ? o->n_pages
-                 : o->kv_mib > 0 ? (uint32_t)(fit < UINT32_MAX / 2 ? fit : UINT32_MAX / 2)
-                                 : (g->n_ctx + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
-    if (g->n_pages == 0)
-        return error_set(e, STATUS_INVALID, "kv-mib", "%u MiB hold no KV page of %zu bytes",
-                         o->kv_mib, all_bytes);
-    for (uint32_t i = 0; i < p->n_groups; i++) cfg.n_pages[i] = g->n_pages;
-    return page_pool_open(&cfg, &g->pages, e);
-}
-
 static void on_compiled(void *arg, const struct compiler_progress *p) {
     (void)arg;
     if (!isatty(STDERR_FILENO)) return;
@@ -100,6 +79,7 @@ static struct cuda_backend_options cuda_options(struct engine *g, const struct c
         .pack_path = c->pack,
         .build = LACONIC_VERSION,
         .nvtx = c->nvtx_injection,
+        .no_graphs = config_given(c, "--graphs") && !c->graphs,
         .log = &g->log,
         .compiled = on_compiled,
     };
@@ -124,6 +104,59 @@ static struct backend_config backend_config(const struct engine *g,
         .progress_arg = o->progress_arg,
         .event_fd = g->event_fd,
     };
+}
+
+/* Every slot's full context, or what the device holds beside weights and the rest. */
+static enum status fit_device_pages(struct engine *g, const struct engine_options *o,
+                                    struct error *e) {
+    const struct backend_config cfg = backend_config(g, o);
+    const struct cuda_backend_options options = cuda_options(g, o->config);
+    const uint32_t full = g->n_pages + 1;
+    const uint64_t most = (uint64_t)full * o->n_slots;
+    struct cuda_backend_plan plan;
+    const enum status s = cuda_backend_plan(
+        &cfg, &options, 0, most < UINT32_MAX / 2 ? (uint32_t)most : UINT32_MAX / 2, &plan, e);
+    if (s != STATUS_OK) return s;
+    if (plan.n_pages < full)
+        return error_set(e, STATUS_NO_MEMORY, "ctx",
+                         "%.60s has room for %u positions beside the weights; --ctx is %u",
+                         plan.device, plan.n_pages * KV_PAGE_TOKENS, g->n_ctx);
+    g->n_pages = plan.n_pages;
+    return STATUS_OK;
+}
+
+static enum status open_pages(struct engine *g, const struct engine_options *o, struct error *e) {
+    const struct plan *p = g->plan;
+    struct page_pool_config cfg = {
+        .n_groups = p->n_groups, .huge_pages = o->huge_pages, .mlock = o->mlock};
+    size_t all_bytes = 0;
+    for (uint32_t i = 0; i < p->n_groups; i++) {
+        all_bytes += cfg.page_bytes[i] = kv_page_bytes(&p->groups[i], g->kv);
+        /* What is in the pages is on the device: here they only need a name. */
+        if (g->on_cuda) cfg.page_bytes[i] = NAME_ONLY_PAGE_BYTES;
+    }
+    const uint64_t fit = ((uint64_t)o->kv_mib << 20) / (all_bytes > 0 ? all_bytes : 1);
+    g->n_pages = (g->n_ctx + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+    if (o->n_pages > 0) {
+        g->n_pages = o->n_pages;
+    } else if (o->kv_mib > 0) {
+        g->n_pages = (uint32_t)(fit < UINT32_MAX / 2 ? fit : UINT32_MAX / 2);
+    } else if (o->auto_kv && !g->on_cuda) {
+        g->n_pages = service_auto_pages(o, p, g->n_ctx);
+    } else if (o->auto_kv) {
+        const enum status s = fit_device_pages(g, o, e);
+        if (s != STATUS_OK && o->config->backend == CONFIG_BACKEND_CUDA) return s;
+        if (s != STATUS_OK) {
+            log_write(&g->log, LOG_WARN, "the CUDA device is not used: %s", e->message);
+            g->on_cuda = false;
+            return open_pages(g, o, e);
+        }
+    }
+    if (g->n_pages == 0)
+        return error_set(e, STATUS_INVALID, "kv-mib", "%u MiB hold no KV page of %zu bytes",
+                         o->kv_mib, all_bytes);
+    for (uint32_t i = 0; i < p->n_groups; i++) cfg.n_pages[i] = g->n_pages;
+    return page_pool_open(&cfg, &g->pages, e);
 }
 
 /* The device if it is asked for, or if there is one that takes the model as it shall run. */
@@ -181,6 +214,23 @@ void engine_describe(const struct engine *g, char *text, size_t text_bytes) {
     cuda_backend_info(g->backend, &info);
     snprintf(text, text_bytes, "cuda, %s, %u SMs of compute capability %u.%u", info.device,
              info.n_sms, info.cc / 10, info.cc % 10);
+}
+
+void engine_print_memory(const struct engine *g, FILE *out) {
+    struct cuda_backend_info info;
+    char text[BUDGET_TEXT_BYTES];
+    if (!g->on_cuda) return;
+    cuda_backend_info(g->backend, &info);
+    fprintf(out, "memory of %s:\n", info.device);
+    budget_print(&info.budget, NULL, out);
+    fprintf(out, "  %-40s %12s\n", "kernels (device, measured)",
+            budget_format(info.kernel_bytes, text));
+    fprintf(out, "  graphs (%u, device, measured)%*s %12s\n", info.n_graphs,
+            info.n_graphs < 10    ? 12
+            : info.n_graphs < 100 ? 11
+                                  : 10,
+            "", budget_format(info.graph_bytes, text));
+    fprintf(out, "  %-40s %12s\n", "steps (host, pinned)", budget_format(info.pinned_bytes, text));
 }
 
 bool engine_lost(const struct engine *g) {

@@ -8,6 +8,8 @@
 #ifndef LAC_CMD_ENGINE_H
 #define LAC_CMD_ENGINE_H
 
+#include <stdio.h>
+
 #include "alloc/page_pool.h"
 #include "alloc/region.h"
 #include "core/backend.h"
@@ -27,8 +29,10 @@ struct engine_options {
     enum cpu_isa isa;
     const struct config_list *pin; /* may be NULL; outlives engine_open */
     bool huge_pages, mlock;
-    /* KV: n_pages of every group if not 0; else as many as kv_mib holds; else one full context. */
+    /* KV: n_pages of every group if not 0; else as many as kv_mib holds; else, with auto_kv, what a
+     * server takes (service_auto_pages; on a device: what fits there); else one full context. */
     uint32_t n_pages, kv_mib;
+    bool auto_kv;
     uint32_t n_slots;
     bool gates; /* memory for page choices (core/backend.h), where they can be made */
     struct step_limits limits; /* max_pages 0: filled in for max_spans full contexts */
@@ -68,6 +72,8 @@ struct engine {
 struct engine_options engine_defaults(const struct config *c);
 /* What computes, for people: "cpu, isa avx2, 4 threads" or "cuda, NVIDIA H200, 132 SMs". */
 void engine_describe(const struct engine *e, char *text, size_t text_bytes);
+/* What it takes of a device, as a table; nothing on the CPU. */
+void engine_print_memory(const struct engine *e, FILE *out);
 /* The device has failed: nothing is computed any more before a restart. */
 bool engine_lost(const struct engine *e);
 /* A progress bar on stderr if that is a terminal; for options.progress. */

@@ -62,6 +62,47 @@ static enum status try_all(const struct config *c, struct model **m, struct insp
     return s == STATUS_NOT_FOUND ? STATUS_OK : s;
 }
 
+static void write_device(struct json_writer *j, const struct inspect_memory *m) {
+    const struct cuda_backend_plan *d = &m->device;
+    json_write_key(j, "device"), json_write_object(j);
+    json_write_key(j, "runs"), json_write_bool(j, m->on_device);
+    if (!m->on_device) json_write_key(j, "reason"), json_write_string(j, m->why.message);
+    if (d->budget.n_lines > 0) {
+        json_write_key(j, "name"), json_write_string(j, d->device);
+        json_write_key(j, "sms"), json_write_uint(j, d->n_sms);
+        json_write_key(j, "compute_capability"), json_write_uint(j, d->cc);
+        json_write_key(j, "lines"), json_write_object(j);
+        for (uint32_t i = 0; i < d->budget.n_lines; i++)
+            json_write_key(j, d->budget.lines[i].name),
+                json_write_uint(j, d->budget.lines[i].bytes);
+        json_write_object_end(j);
+        json_write_key(j, "total_bytes"), json_write_uint(j, d->budget.total_bytes);
+        json_write_key(j, "limit_bytes"), json_write_uint(j, d->limit.limit_bytes);
+        json_write_key(j, "pinned_bytes"), json_write_uint(j, d->pinned_bytes);
+        json_write_key(j, "kv_pages"), json_write_uint(j, d->n_pages);
+        json_write_key(j, "graphs"), json_write_uint(j, d->n_graphs);
+    }
+    json_write_object_end(j);
+}
+
+static void print_device(struct buffer *out, const struct inspect_memory *m) {
+    const struct cuda_backend_plan *d = &m->device;
+    char text[BUDGET_TEXT_BYTES];
+    buffer_printf(out, "GPU           %s%s%s\n", d->device, d->device[0] != '\0' ? ": " : "",
+                  m->on_device ? "serve takes of it" : m->why.message);
+    for (uint32_t i = 0; i < d->budget.n_lines; i++)
+        buffer_printf(out, "  %-30s %12s\n", d->budget.lines[i].name,
+                      budget_format(d->budget.lines[i].bytes, text));
+    if (d->budget.n_lines == 0) return;
+    buffer_printf(out, "  %-30s %12s", "total", budget_format(d->budget.total_bytes, text));
+    buffer_printf(out, " of %s\n", budget_format(d->limit.limit_bytes, text));
+    buffer_printf(out, "  %-30s %12s\n", "steps (host, pinned)",
+                  budget_format(d->pinned_bytes, text));
+    buffer_printf(out,
+                  "  %u graphs and the kernels besides, as the driver needs: serve prints them\n",
+                  d->n_graphs);
+}
+
 int cmd_inspect(int argc, char **argv) {
     struct config c;
     int rc;
@@ -139,6 +180,7 @@ int cmd_inspect(int argc, char **argv) {
             json_write_key(&j, "serve_kv_bytes"), json_write_uint(&j, memory.serve_kv_bytes);
             json_write_key(&j, "serve_bytes"), json_write_uint(&j, memory.serve_bytes);
             json_write_object_end(&j);
+            if (memory.has_device) write_device(&j, &memory);
         }
         json_write_key(&j, "keys"), json_write_object(&j);
         for (size_t i = 0; i < gguf_n_keys(g); i++) {
@@ -186,6 +228,7 @@ int cmd_inspect(int argc, char **argv) {
                 memory.batch, (double)memory.kv_batch_bytes / 1e6, (double)memory.serve_bytes / 1e6,
                 (double)memory.serve_kv_bytes / 1e6,
                 c.kv_mib != 0 ? "--kv-mib gives it" : "it takes without --kv-mib");
+            if (memory.has_device) print_device(&out, &memory);
         } else {
             buffer_printf(&out, "runs          no: %s\n", reason);
         }

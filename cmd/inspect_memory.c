@@ -6,6 +6,23 @@
 #include "cmd/service.h"
 #include "core/cpu/cpu_backend.h"
 
+/* As engine.c sizes it: --kv-mib, or every slot's full context as far as the device has room. */
+static void inspect_device(const struct config *c, struct backend_config *cfg, uint64_t page_bytes,
+                           struct inspect_memory *out) {
+    const struct cuda_backend_options options = {.build = LACONIC_VERSION};
+    const uint64_t full = (cfg->n_ctx + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS + 1;
+    uint64_t most = full * c->max_batch, pages = ((uint64_t)c->kv_mib << 20) / page_bytes;
+    if (most > UINT32_MAX / 2) most = UINT32_MAX / 2;
+    if (pages > UINT32_MAX / 2) pages = UINT32_MAX / 2;
+    const enum status s =
+        cuda_backend_plan(cfg, &options, (uint32_t)pages, (uint32_t)most, &out->device, &out->why);
+    out->on_device =
+        s == STATUS_OK && out->device.budget.total_bytes <= out->device.limit.limit_bytes;
+    out->has_device = s != STATUS_NOT_FOUND;
+    if (s == STATUS_OK && !out->on_device)
+        (void)!budget_check(&out->device.budget, &out->device.limit, &out->why);
+}
+
 enum status inspect_memory(const struct config *c, const struct plan *p, struct inspect_memory *out,
                            struct error *e) {
     *out = (struct inspect_memory){0};
@@ -53,5 +70,6 @@ enum status inspect_memory(const struct config *c, const struct plan *p, struct 
     out->serve_bytes = out->backend_bytes + out->step_bytes + out->serve_kv_bytes +
                        out->serve_kv_bytes / page_bytes * bounds_bytes;
     worker_pool_stop(cfg.workers);
+    inspect_device(c, &cfg, page_bytes, out);
     return STATUS_OK;
 }

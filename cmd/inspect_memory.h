@@ -1,4 +1,5 @@
-/* inspect_memory.h: whether a model's plan runs here, and the memory it takes, without loading it.
+/* inspect_memory.h: whether a model's plan runs here, and the memory it takes, on the host and on a
+ * CUDA device if there is one, without loading it.
  *
  * Errors: the backend's refusal of a shape or type (STATUS_UNSUPPORTED names the tensor or the
  * layer), those of starting a worker pool; *out is zeroed then.
@@ -9,6 +10,7 @@
 #include "core/config.h"
 #include "core/plan.h"
 #include "core/status.h"
+#include "jit/cuda_backend.h"
 
 struct inspect_memory {
     uint32_t n_ctx, batch;
@@ -18,6 +20,10 @@ struct inspect_memory {
     uint64_t kv_batch_bytes;    /* `batch` full contexts */
     uint64_t serve_kv_bytes;    /* what `serve` takes: --kv-mib, or its own choice */
     uint64_t serve_bytes;       /* backend, step, serve_kv_bytes and bounds of its keys */
+    /* The first CUDA device, if there is one: what `serve` takes of it, or why it does not. */
+    bool has_device, on_device;
+    struct cuda_backend_plan device;
+    struct error why;
 };
 
 enum status inspect_memory(const struct config *c, const struct plan *p, struct inspect_memory *out,

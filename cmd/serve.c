@@ -215,6 +215,7 @@ int cmd_serve(int argc, char **argv) {
         fprintf(stderr, "laconic serve: no thread for signals\n");
         return 1;
     }
+    engine_print_memory(l.service->engine, stderr);
     l.warm = true;
     if (server_io_note(server)[0] != '\0')
         fprintf(stderr, "laconic serve: %s\n", server_io_note(server));

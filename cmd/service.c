@@ -184,18 +184,7 @@ enum status service_open(const struct service_options *o, struct service **out, 
     g.between = o->between;
     g.between_arg = o->between_arg;
     g.kv_mib = c->kv_mib;
-    if (c->kv_mib == 0) {
-        /* The sizes of a page are the model's; a look at the plan before the engine opens it. */
-        struct model *m;
-        const enum status st = model_open(c->model, c->n_ctx, &m, e);
-        if (st != STATUS_OK) {
-            free(s);
-            return st;
-        }
-        const struct plan *p = model_plan(m);
-        g.n_pages = service_auto_pages(&g, p, c->n_ctx != 0 ? c->n_ctx : p->n_ctx_train);
-        model_close(m);
-    }
+    g.auto_kv = true;
     enum status st = engine_open(&g, &s->engine, e);
     if (st == STATUS_OK) st = tokenizer_load(model_gguf(s->engine->model), &s->tokenizer, e);
     if (st == STATUS_OK) {

@@ -47,8 +47,8 @@ struct service {
 
 /* The steps a server of that many slots makes; max_pages is left to the engine. */
 struct step_limits service_limits(uint32_t max_batch);
-/* KV pages (of every group) when nobody chose: every slot's full context, but no more than 1 GiB
- * and a quarter of the machine; one full context at least. */
+/* KV pages (of every group) in the host's memory when nobody chose: every slot's full context, but
+ * no more than 1 GiB and a quarter of the machine; one full context at least. */
 uint32_t service_auto_pages(const struct engine_options *o, const struct plan *p, uint32_t n_ctx);
 
 enum status service_open(const struct service_options *o, struct service **out, struct error *e);

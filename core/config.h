@@ -118,6 +118,7 @@ struct config {
     /* bench */
     uint32_t bench_prompt, bench_gen, bench_depth, bench_reps, bench_gate;
     struct config_list bench_batch;
+    const char *bench_kernel, *bench_shape; /* NULL: none */
 
     /* tokenize, detokenize, logits, perplexity */
     bool special, bos, skip_special, json_lines;
@@ -143,7 +144,7 @@ struct config {
 
     /* GPU kernels; bake's pack is out_path */
     struct config_list bake_arch, bake_sms; /* bake_sms n = 0: the usual chip's */
-    bool jit;
+    bool jit, graphs;
     const char *pack, *jit_dump, *cache_dir, *nvrtc;
     const char *xdg_cache_home, *home; /* from the environment; NULL or "": not set */
 

@@ -1,14 +1,16 @@
 /* cuda_backend.c: opening, and the life of a step. */
 #include "jit/cuda_backend.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "alloc/page_pool.h"
 #include "core/check.h"
 #include "core/clock.h"
 #include "jit/cuda_backend_state.h"
 
-static struct kernel_device chip_of(const struct cuda_device *d) {
+struct kernel_device cuda_kernel_device(const struct cuda_device *d) {
     return (struct kernel_device){
         .cc = d->cc,
         .n_sms = d->n_sms,
@@ -35,19 +37,23 @@ static enum status cuda_submit(struct backend *backend, struct step *s) {
     CHECK(b->step == NULL && b->finished == NULL);
     if (b->lost) return lose(b, s);
     enum cuda_phase phase;
+    enum cuda_gates gates;
     bool extras;
     const uint64_t submit_ns = clock_now_ns();
-    const enum status fits = cuda_block_fill(b, s, &phase, &extras);
+    const enum status fits = cuda_block_fill(b, s, &phase, &extras, &gates);
     if (fits != STATUS_OK) return fits;
     s->submit_ns = submit_ns;
     atomic_store(&b->done, false);
     nvtx_push(&b->nvtx, phase == CUDA_DECODE ? "decode" : "prefill", b->bucket->bytes[phase],
               b->bucket->flops[phase]);
-    const enum cu_result r = b->cuda.graph_launch(b->bucket->graph[phase][extras], b->stream);
+    struct error e = {0};
+    const enum status launched = b->options.no_graphs
+                                     ? cuda_launch_step(b, phase, extras, gates, &e)
+                                     : CUDA_CALL(&b->cuda, &e, graph_launch,
+                                                 b->bucket->graph[phase][extras][gates], b->stream);
     nvtx_pop(&b->nvtx);
-    if (r != CUDA_SUCCESS) {
-        log_write(b->options.log, LOG_ERROR, "cuda: a step was not launched: %s",
-                  cuda_result_name(&b->cuda, r));
+    if (launched != STATUS_OK) {
+        log_write(b->options.log, LOG_ERROR, "cuda: a step was not launched: %s", e.message);
         return lose(b, s);
     }
     b->step = s;
@@ -112,9 +118,11 @@ static void cuda_destroy(struct backend *backend) {
     for (uint32_t i = 0; i < b->n_buckets; i++)
         for (int phase = 0; phase < CUDA_PHASES; phase++)
             for (int extras = 0; extras < 2; extras++)
-                if (b->buckets[i].graph[phase][extras] != NULL)
-                    (void)b->cuda.graph_exec_destroy(b->buckets[i].graph[phase][extras]);
+                for (int gates = 0; gates < CUDA_GATES; gates++)
+                    if (b->buckets[i].graph[phase][extras][gates] != NULL)
+                        (void)b->cuda.graph_exec_destroy(b->buckets[i].graph[phase][extras][gates]);
     device_memory_close(&b->scratch_memory);
+    device_memory_close(&b->gate_memory);
     device_memory_close(&b->kv_memory);
     device_memory_close(&b->weights_memory);
     pinned_memory_close(&b->pinned);
@@ -132,6 +140,8 @@ static void cuda_destroy(struct backend *backend) {
     free(b->needed);
     free(b->last_layer);
     free(b->n_run_layers);
+    free(b->gate_of.entries);
+    free(b->gate_of.anchors);
     free(b);
 }
 
@@ -152,8 +162,6 @@ static enum status check_class(const struct backend_config *cfg, struct error *e
         return error_set(e, STATUS_UNSUPPORTED, "exact", "the CUDA backend has no FP32 path");
     if (cfg->kv != KV_F16)
         return error_set(e, STATUS_UNSUPPORTED, "kv", "the CUDA backend keeps KV as f16 only");
-    if (cfg->gates)
-        return error_set(e, STATUS_UNSUPPORTED, "gate", "the CUDA backend chooses no pages");
     return STATUS_OK;
 }
 
@@ -187,7 +195,7 @@ enum status cuda_backend_probe(const struct backend_config *cfg,
     struct cuda_device d;
     enum status s = open_driver(o, &cu, &d, e);
     if (s != STATUS_OK) return s;
-    const struct kernel_device chip = chip_of(&d);
+    const struct kernel_device chip = cuda_kernel_device(&d);
     s = check_class(cfg, e);
     if (s == STATUS_OK) s = check_plan(cfg, &chip, e);
     cuda_close(&cu);
@@ -198,7 +206,7 @@ static enum status open_device(struct cuda_backend *b, struct error *e) {
     struct error ignored;
     enum status s = open_driver(&b->options, &b->cuda, &b->device, e);
     if (s != STATUS_OK) return s;
-    b->chip = chip_of(&b->device);
+    b->chip = cuda_kernel_device(&b->device);
     /* Without a profiler ranges do nothing. */
     (void)!nvtx_open(&b->nvtx, b->options.nvtx, "laconic", &ignored);
     s = check_plan(&b->cfg, &b->chip, e);
@@ -239,6 +247,12 @@ static enum status take_host_memory(struct cuda_backend *b, struct error *e) {
     b->n_run_layers = calloc(profiles, sizeof *b->n_run_layers);
     bool all = b->layers != NULL && b->row_span != NULL && b->needed != NULL &&
                b->last_layer != NULL && b->n_run_layers != NULL;
+    if (b->cfg.gates) {
+        b->gate_of.entries =
+            calloc((size_t)b->cfg.n_slots * CUDA_GATE_RING, sizeof *b->gate_of.entries);
+        b->gate_of.anchors = calloc(b->cfg.n_ctx / KV_PAGE_TOKENS / 64 + 1, sizeof(uint64_t));
+        all = all && b->gate_of.entries != NULL && b->gate_of.anchors != NULL;
+    }
     if (p->out_norm != NULL) {
         b->host_norm = malloc(p->d_model * sizeof *b->host_norm);
         all = all && b->host_norm != NULL;
@@ -268,25 +282,98 @@ static enum status check_memory(struct cuda_backend *b, struct error *e) {
     return s != STATUS_OK ? s : budget_check(&b->budget, &limit, e);
 }
 
-static enum status open_all(struct cuda_backend *b, struct error *e) {
-    uint64_t granularity_bytes = 0;
+/* As far as sizes are known: the device is open, nothing is allocated on it. */
+static enum status open_for_planning(struct cuda_backend *b, uint64_t *granularity_bytes,
+                                     struct error *e) {
     enum status s = check_class(&b->cfg, e);
     if (s != STATUS_OK) return s;
     cuda_plan_buckets(b);
     s = take_host_memory(b, e);
     if (s == STATUS_OK) s = open_device(b, e);
-    if (s == STATUS_OK) s = device_memory_granularity(&b->cuda, &b->device, &granularity_bytes, e);
+    if (s == STATUS_OK) s = device_memory_granularity(&b->cuda, &b->device, granularity_bytes, e);
+    if (s == STATUS_OK) cuda_describe(b);
+    return s;
+}
+
+/* What the device has less of than at the last call: what the driver took meanwhile. */
+static uint64_t taken_since(const struct cuda_backend *b, uint64_t *free_before) {
+    size_t free_bytes = 0, total = 0;
+    if (b->cuda.mem_get_info(&free_bytes, &total) != CUDA_SUCCESS) return 0;
+    const uint64_t taken = *free_before > free_bytes ? *free_before - free_bytes : 0;
+    *free_before = free_bytes;
+    return taken;
+}
+
+static enum status open_all(struct cuda_backend *b, struct error *e) {
+    uint64_t granularity_bytes = 0, free_bytes = 0;
+    enum status s = open_for_planning(b, &granularity_bytes, e);
     if (s != STATUS_OK) return s;
-    cuda_describe(b);
+    for (uint32_t g = 0; g < b->cfg.plan->n_groups; g++)
+        b->n_pages[g] = page_pool_counts(b->cfg.pages, g).capacity;
     cuda_plan_memory(b, granularity_bytes);
     s = choose_tiles(b, e);
     if (s == STATUS_OK) s = check_memory(b, e);
     if (s == STATUS_OK) s = open_compiler(b, e);
+    (void)taken_since(b, &free_bytes);
     if (s == STATUS_OK) s = cuda_request_kernels(b, e);
     if (s == STATUS_OK) s = compiler_run(b->compiler, b->cfg.workers, e);
+    b->kernel_bytes = taken_since(b, &free_bytes);
     if (s == STATUS_OK) s = cuda_load(b, e);
-    if (s == STATUS_OK) s = cuda_build_graphs(b, e);
+    (void)taken_since(b, &free_bytes);
+    if (s == STATUS_OK && !b->options.no_graphs) s = cuda_build_graphs(b, e);
     if (s == STATUS_OK) s = CUDA_CALL(&b->cuda, e, stream_synchronize, b->stream);
+    b->graph_bytes = taken_since(b, &free_bytes);
+    return s;
+}
+
+static uint32_t count_graphs(const struct cuda_backend *b) {
+    const uint32_t extras = b->max_copies > 0 || b->max_taps > 0 ? 2 : 1;
+    return b->options.no_graphs
+               ? 0
+               : b->n_buckets * CUDA_PHASES * extras * (b->cfg.gates ? CUDA_GATES : 1);
+}
+
+static enum status plan_pages(struct cuda_backend *b, uint32_t n_pages, uint32_t most_pages,
+                              struct cuda_backend_plan *out, struct error *e) {
+    const struct plan *p = b->cfg.plan;
+    uint64_t granularity_bytes = 0, page_bytes = 0;
+    enum status s = open_for_planning(b, &granularity_bytes, e);
+    if (s == STATUS_OK) s = device_memory_limit(&b->cuda, &out->limit, e);
+    if (s != STATUS_OK) return s;
+    cuda_plan_memory(b, granularity_bytes);
+    for (uint32_t g = 0; g < p->n_groups; g++)
+        page_bytes += b->page_bytes[g] + b->gate_of.bounds_bytes[g];
+    /* Of every line up to a step of the granularity is lost. */
+    const uint64_t rest = b->budget.total_bytes + 2 * granularity_bytes;
+    const uint64_t room = out->limit.limit_bytes > rest ? out->limit.limit_bytes - rest : 0;
+    const uint64_t fit = room / page_bytes;
+    if (n_pages == 0 && fit == 0) return budget_check(&b->budget, &(struct memory_limit){0}, e);
+    out->n_pages = n_pages > 0 ? n_pages : fit < most_pages ? (uint32_t)fit : most_pages;
+    for (uint32_t g = 0; g < p->n_groups; g++) b->n_pages[g] = out->n_pages;
+    cuda_plan_memory(b, granularity_bytes);
+    out->budget = b->budget;
+    out->pinned_bytes = cuda_pinned_bytes(b);
+    out->n_graphs = count_graphs(b);
+    out->cc = b->device.cc;
+    out->n_sms = b->device.n_sms;
+    snprintf(out->device, sizeof out->device, "%s", b->device.name);
+    return STATUS_OK;
+}
+
+enum status cuda_backend_plan(const struct backend_config *cfg,
+                              const struct cuda_backend_options *o, uint32_t n_pages,
+                              uint32_t most_pages, struct cuda_backend_plan *out, struct error *e) {
+    *out = (struct cuda_backend_plan){0};
+    struct cuda_backend *b = calloc(1, sizeof *b);
+    if (b == NULL) return error_set(e, STATUS_NO_MEMORY, NULL, "no memory for a plan");
+    b->base.ops = &cuda_ops;
+    b->cfg = *cfg;
+    b->options = *o;
+    b->options.nvtx = NULL;
+    b->bits = cfg->activations == ACTIVATION_INT8 ? 8 : 16;
+    const enum status s = plan_pages(b, n_pages, most_pages, out, e);
+    cuda_destroy(&b->base);
+    if (s != STATUS_OK) *out = (struct cuda_backend_plan){0};
     return s;
 }
 
@@ -317,6 +404,8 @@ void cuda_backend_info(const struct backend *backend, struct cuda_backend_info *
                                       .n_graphs = b->n_graphs,
                                       .budget = b->budget,
                                       .pinned_bytes = b->pinned.bytes,
+                                      .kernel_bytes = b->kernel_bytes,
+                                      .graph_bytes = b->graph_bytes,
                                       .lost = b->lost};
     const struct compiled *k;
     for (uint32_t i = 0; (k = compiler_at(b->compiler, i)) != NULL; i++) {

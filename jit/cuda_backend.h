@@ -23,10 +23,11 @@
  * Errors of opening: NOT_FOUND (no driver, no device, or no compiler for a kernel that neither pack
  * nor store has), UNSUPPORTED (the plan, a class, a chip without virtual memory management),
  * NO_MEMORY (of the device or the host), DEVICE, and the compiler's.
- * Errors of steps: submit refuses exits, gates, carried rows, published heads (UNSUPPORTED) and
- * lists over the limits (FULL); the step is then as it was and poll gives NULL. A device error
- * gives the step STATUS_DEVICE and every later submit fails with it. drain() waits for the step in
- * flight, which poll() then gives. An output whose logits are not finite is `bad`.
+ * Errors of steps: submit refuses exits, carried rows, published heads, and page choices without
+ * cfg.gates (UNSUPPORTED; the log names what) and lists over the limits (FULL); the step is then as
+ * it was and poll gives NULL. A device error gives the step STATUS_DEVICE and every later submit
+ * fails with it. drain() waits for the step in flight, which poll() then gives. An output whose
+ * logits are not finite is `bad`.
  * Threads: the thread that opened it, which has the device's context current from then on.
  * Ownership: the backend's own; destroy() gives everything back.
  */
@@ -38,6 +39,7 @@
 #include "core/cuda.h"
 #include "core/log.h"
 #include "jit/compiler.h"
+#include "jit/kernel.h"
 
 /* Strings and objects outlive the backend. */
 struct cuda_backend_options {
@@ -50,6 +52,7 @@ struct cuda_backend_options {
     const char *pack_path;   /* NULL: none */
     const char *build;       /* of this program, for the kernels' keys */
     const char *nvtx;        /* a profiler's injection library, or NULL */
+    bool no_graphs;          /* every kernel is launched on its own, as a range for profilers */
     const struct log *log;   /* may be NULL */
     /* A kernel was made or found; from any thread, one call at a time. May be NULL. */
     void (*compiled)(void *arg, const struct compiler_progress *p);
@@ -62,15 +65,34 @@ struct cuda_backend_info {
     uint32_t n_kernels, n_compiled, n_graphs;
     struct budget budget; /* what it takes of the device, line by line */
     uint64_t pinned_bytes;
-    bool lost; /* a device error: no step will be accepted */
+    uint64_t kernel_bytes, graph_bytes; /* what the driver took for them, measured */
+    bool lost;                          /* a device error: no step will be accepted */
 };
 
 enum status cuda_backend_open(const struct backend_config *cfg,
                               const struct cuda_backend_options *o, struct backend **out,
                               struct error *e);
 void cuda_backend_info(const struct backend *b, struct cuda_backend_info *out);
+/* A device as the kernels' cost model sees it. */
+struct kernel_device cuda_kernel_device(const struct cuda_device *d);
 /* The i-th kernel that the graphs launch: hash as jit/kernel.h; false past the end. */
 bool cuda_backend_kernel(const struct backend *b, uint32_t i, uint64_t *hash);
+
+/* What opening would take, without opening: nothing is allocated, compiled or read of the weights.
+ */
+struct cuda_backend_plan {
+    char device[128];
+    uint32_t cc, n_sms, n_graphs;
+    struct budget budget;      /* with n_pages KV pages of every group */
+    struct memory_limit limit; /* of the device, now */
+    uint64_t pinned_bytes;     /* of the host */
+    uint32_t n_pages;
+};
+/* cfg->pages and cfg->workers are not read. n_pages 0: as many as fit beside the rest, at most
+ * `most_pages`. Errors: those of cuda_backend_probe; NO_MEMORY when not one page fits. */
+enum status cuda_backend_plan(const struct backend_config *cfg,
+                              const struct cuda_backend_options *o, uint32_t n_pages,
+                              uint32_t most_pages, struct cuda_backend_plan *out, struct error *e);
 
 /* Whether there is a device, and one that the plan could run on in this class; opens and closes the
  * driver. Errors: those of cuda_backend_open that need no memory and no compiler. */

@@ -7,44 +7,45 @@
 #include "core/check.h"
 #include "jit/cuda_backend_state.h"
 
-/* The block of the step in hand, by parts. */
-struct block {
-    const struct cuda_bucket *bucket;
-    uint32_t *counts, *ids, *position, *row_pages, *run, *full, *tiles, *head_rows, *head_run,
-        *pages, *copies, *taps;
-    struct attention_item *items;
-    struct kernel_sample *samples;
-};
-
-static struct block block_of(const struct cuda_backend *b, const struct cuda_bucket *k) {
+static struct cuda_block block_of(const struct cuda_backend *b, const struct cuda_bucket *k) {
     uint8_t *base = b->host_block;
 #define AT(field) (void *)(base + k->at.field)
-    return (struct block){.bucket = k,
-                          .counts = AT(counts),
-                          .ids = AT(ids),
-                          .position = AT(position),
-                          .row_pages = AT(row_pages),
-                          .run = AT(run),
-                          .full = AT(full),
-                          .tiles = AT(tiles),
-                          .head_rows = AT(head_rows),
-                          .head_run = AT(head_run),
-                          .pages = AT(pages),
-                          .copies = AT(copies),
-                          .taps = AT(taps),
-                          .items = AT(items),
-                          .samples = AT(samples)};
+    return (struct cuda_block){.bucket = k,
+                               .counts = AT(counts),
+                               .ids = AT(ids),
+                               .position = AT(position),
+                               .row_pages = AT(row_pages),
+                               .run = AT(run),
+                               .full = AT(full),
+                               .tiles = AT(tiles),
+                               .head_rows = AT(head_rows),
+                               .head_run = AT(head_run),
+                               .pages = AT(pages),
+                               .copies = AT(copies),
+                               .taps = AT(taps),
+                               .seals = AT(seals),
+                               .anchors = AT(anchors),
+                               .slot_copies = AT(slot_copies),
+                               .row_gates = AT(row_gates),
+                               .choices = AT(choices),
+                               .items = AT(items),
+                               .samples = AT(samples)};
 #undef AT
 }
 
-/* What no head has been published for, and page choices, cannot be asked. */
-static bool needs_heads(const struct step *s) {
-    bool needs = s->epoch != 0;
-    for (uint32_t i = 0; i < s->n_spans; i++)
-        needs |= s->spans[i].exit != STEP_NONE || s->spans[i].gate != STEP_NONE;
-    for (uint32_t i = 0; i < s->n_outputs; i++) needs |= s->outputs[i].head != STEP_NONE;
-    for (uint32_t r = 0; r < s->n_rows; r++) needs |= s->first_layers[r] != 0;
-    return needs;
+/* The first thing in the step that this backend has no kernels or memory for, or NULL. */
+static const char *not_run(const struct cuda_backend *b, const struct step *s) {
+    if (s->epoch != 0) return "heads of an epoch";
+    for (uint32_t i = 0; i < s->n_spans; i++) {
+        if (s->spans[i].exit != STEP_NONE) return "early exits";
+        if (s->spans[i].gate != STEP_NONE && !b->cfg.gates)
+            return "page choices, for which no memory was asked";
+    }
+    for (uint32_t i = 0; i < s->n_outputs; i++)
+        if (s->outputs[i].head != STEP_NONE) return "outputs of another head";
+    for (uint32_t r = 0; r < s->n_rows; r++)
+        if (s->first_layers[r] != 0) return "carried rows";
+    return NULL;
 }
 
 static bool lists_fit(const struct cuda_backend *b, const struct step *s) {
@@ -82,7 +83,7 @@ static void read_profiles(struct cuda_backend *b, const struct step *s) {
     }
 }
 
-static void fill_rows(struct cuda_backend *b, const struct step *s, struct block *k) {
+static void fill_rows(struct cuda_backend *b, const struct step *s, struct cuda_block *k) {
     const struct plan *p = b->cfg.plan;
     uint32_t rows = 0, n_pages = 0;
     memcpy(k->ids, s->ids, s->n_rows * sizeof *k->ids);
@@ -133,7 +134,7 @@ static void mark_needed(struct cuda_backend *b, const struct step *s) {
     }
 }
 
-static void fill_run(const struct cuda_backend *b, const struct step *s, struct block *k) {
+static void fill_run(const struct cuda_backend *b, const struct step *s, struct cuda_block *k) {
     const uint32_t n_layers = b->cfg.plan->n_layers, words = k->bucket->run_words;
     memset(k->run, 0, (size_t)(n_layers + 1) * words * sizeof *k->run);
     memset(k->full, 0, (size_t)n_layers * words * sizeof *k->full);
@@ -160,7 +161,7 @@ static uint32_t first_block(uint32_t p, uint32_t window) {
 }
 
 /* The span's rows as one item per key block, in every group; false: no room, nothing is added. */
-static bool add_items(const struct cuda_backend *b, const struct span *span, struct block *k) {
+static bool add_items(const struct cuda_backend *b, const struct span *span, struct cuda_block *k) {
     const struct plan *p = b->cfg.plan;
     for (int write = 0; write < 2; write++)
         for (uint32_t g = 0; g < p->n_groups; g++) {
@@ -182,24 +183,29 @@ static bool add_items(const struct cuda_backend *b, const struct span *span, str
 }
 
 static enum cuda_phase fill_attention(const struct cuda_backend *b, const struct step *s,
-                                      struct block *k) {
+                                      struct cuda_block *k) {
     uint32_t n = 0;
     for (uint32_t g = 0; g < PLAN_MAX_GROUPS; g++) k->counts[CUDA_COUNT_ITEMS + g] = 0;
     for (uint32_t i = 0; i < s->n_spans; i++) {
         const struct span *span = &s->spans[i];
         if (span->n_tokens <= CUDA_SHORT_SPAN && add_items(b, span, k)) continue;
-        for (uint32_t r = 0; r < span->n_tokens; r += b->tile_rows) {
-            const uint32_t left = span->n_tokens - r;
-            k->tiles[2 * n] = span->first_row + r;
-            k->tiles[2 * n + 1] = left < b->tile_rows ? left : b->tile_rows;
-            n++;
+        for (uint32_t r = 0; r < span->n_tokens; n++) {
+            /* Rows of a tile share their page choice. */
+            const uint32_t from = r;
+            const uint32_t entry =
+                span->gate != STEP_NONE ? k->row_gates[span->first_row + from].entry : 0;
+            do r++;
+            while (r < span->n_tokens && r - from < b->tile_rows &&
+                   (span->gate == STEP_NONE || k->row_gates[span->first_row + r].entry == entry));
+            k->tiles[2 * n] = span->first_row + from;
+            k->tiles[2 * n + 1] = r - from;
         }
     }
     k->counts[CUDA_COUNT_TILES] = n;
     return n > 0 ? CUDA_PREFILL : CUDA_DECODE;
 }
 
-static void fill_outputs(struct cuda_backend *b, const struct step *s, struct block *k) {
+static void fill_outputs(struct cuda_backend *b, const struct step *s, struct cuda_block *k) {
     const size_t words = (b->cfg.plan->n_vocab + 63) / 64;
     uint32_t n_biases = 0, n_bitmaps = 0;
     for (uint32_t pass = 0; pass < k->bucket->n_passes; pass++) {
@@ -239,7 +245,7 @@ static void fill_outputs(struct cuda_backend *b, const struct step *s, struct bl
     }
 }
 
-static void fill_copies(const struct cuda_backend *b, const struct step *s, struct block *k) {
+static void fill_copies(const struct cuda_backend *b, const struct step *s, struct cuda_block *k) {
     uint32_t *count = k->counts + CUDA_COUNT_COPIES;
     for (uint32_t g = 0; g < PLAN_MAX_GROUPS; g++) count[g] = 0;
     for (uint32_t i = 0; i < s->n_copies; i++) {
@@ -258,7 +264,7 @@ static uint32_t tap_layer(const struct cuda_backend *b, const struct tap *t) {
     return t->layer < n ? t->layer : n - 1;
 }
 
-static void fill_taps(const struct cuda_backend *b, const struct step *s, struct block *k) {
+static void fill_taps(const struct cuda_backend *b, const struct step *s, struct cuda_block *k) {
     const uint32_t n_layers = b->cfg.plan->n_layers;
     uint32_t *lists = k->taps + (n_layers + 3) / 4 * 4, row = 0;
     memset(k->taps, 0, n_layers * sizeof *k->taps);
@@ -281,18 +287,23 @@ static const struct cuda_bucket *bucket_for(const struct cuda_backend *b, const 
 }
 
 enum status cuda_block_fill(struct cuda_backend *b, struct step *s, enum cuda_phase *phase,
-                            bool *extras) {
+                            bool *extras, enum cuda_gates *gates) {
     const struct step_limits *most = &b->cfg.limits;
     CHECK(s->n_rows <= most->max_rows && s->n_outputs <= most->max_outputs);
     CHECK(s->n_pages <= most->max_pages && s->n_profiles <= most->max_profiles);
-    if (needs_heads(s)) return STATUS_UNSUPPORTED;
+    const char *what = not_run(b, s);
+    if (what != NULL) {
+        log_write(b->options.log, LOG_ERROR, "cuda: a step was refused: %s", what);
+        return STATUS_UNSUPPORTED;
+    }
     if (!lists_fit(b, s)) return STATUS_FULL;
     b->bucket = bucket_for(b, s);
-    struct block k = block_of(b, b->bucket);
+    struct cuda_block k = block_of(b, b->bucket);
     read_profiles(b, s);
     fill_rows(b, s, &k);
     mark_needed(b, s);
     fill_run(b, s, &k);
+    *gates = b->cfg.gates ? cuda_gate_fill(b, s, &k) : CUDA_UNGATED;
     *phase = fill_attention(b, s, &k);
     fill_outputs(b, s, &k);
     fill_copies(b, s, &k);

@@ -1,6 +1,7 @@
 /* cuda_backend_graph.c: a plan as one straight line of kernels, for each bucket and phase. The same
- * walk asks for the kernels (before there are any) and then adds the nodes. Which kernels a layer
- * takes is jit/kernel_set.h's to say; a test compares the two. */
+ * walk asks for the kernels (before there are any) and then adds the nodes. Specs and the choice of
+ * kernels are jit/plan_specs.h's. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -8,146 +9,48 @@
 #include "core/check.h"
 #include "core/clock.h"
 #include "jit/cuda_backend_state.h"
-#include "jit/repack.h"
+#include "jit/plan_specs.h"
 
 struct line {
     struct cuda_backend *b;
     const struct cuda_bucket *bucket;
     enum cuda_phase phase;
     bool extras;
-    struct cu_graph *graph; /* NULL: kernels are only asked for */
-    struct cuda_after last; /* node NULL: none yet */
+    enum cuda_gates gates;
+    /* What a walk does with the kernels: asks for them, counts their work, adds them to a graph, or
+     * launches them. */
+    enum { LINE_REQUEST, LINE_COUNT, LINE_GRAPH, LINE_LAUNCH } mode;
+    struct cu_graph *graph;
+    struct cuda_after last; /* node NULL: none yet; launching, only whether the next may overlap */
     uint64_t bytes, flops;
     enum status status; /* of the first failure; nothing is added after it */
     struct error *e;
 };
 
-/* Specs. */
-
-static struct kernel_spec new_spec(enum kernel_family family) {
-    struct kernel_spec s;
-    memset(&s, 0, sizeof s); /* unused bytes count in the hash */
-    s.family = family;
-    return s;
-}
-
-static uint32_t planes_of(enum tensor_type format, uint32_t bits) {
-    if (format == TENSOR_F16) return KERNEL_PLANES_F16;
-    return format == TENSOR_BF16 ? KERNEL_PLANES_BF16 : bits;
-}
-
-static struct kernel_spec product_spec(const struct tensor *t, uint32_t n, uint32_t bits,
-                                       enum kernel_epilogue epilogue) {
-    struct kernel_spec s = new_spec(KERNEL_MATMUL);
-    s.matmul.format = t->type;
-    s.matmul.n = n;
-    s.matmul.k = (uint32_t)t->dim[0];
-    s.matmul.activation_bits = planes_of(t->type, bits);
-    s.matmul.epilogue = epilogue;
-    s.matmul.scale = 1;
-    return s;
-}
-
-static uint32_t head_norm(const struct tensor *norm, const struct layer_plan *l) {
-    if (norm == NULL) return KERNEL_NO_NORM;
-    return norm->dim[0] == l->head_dim ? KERNEL_NORM_HEAD : KERNEL_NORM_WHOLE;
-}
-
-static uint32_t rope_of(const struct plan *p, const struct layer_plan *l, uint32_t *dims) {
-    *dims = l->rope == PLAN_NO_ROPE ? 0 : p->ropes[l->rope].n_dims;
-    if (l->rope == PLAN_NO_ROPE) return KERNEL_ROPE_NONE;
-    return p->ropes[l->rope].style == ROPE_ADJACENT ? KERNEL_ROPE_ADJACENT : KERNEL_ROPE_HALVES;
-}
-
-static void describe_attention_in(const struct plan *p, const struct layer_plan *l,
-                                  struct cuda_layer *cl) {
-    const struct weight *const w[3] = {&l->q, &l->k, &l->v};
-    const bool bias[3] = {l->q_bias != NULL, l->k_bias != NULL, l->v_bias != NULL};
-    uint32_t dims;
-    const uint32_t rope = rope_of(p, l, &dims);
-    const bool equal = l->q.t->type == l->k.t->type && l->k.t->type == l->v.t->type &&
-                       bias[0] == bias[1] && bias[1] == bias[2];
-    const bool plain = l->q_norm == NULL && l->k_norm == NULL;
-    cl->qkv_at_once = equal && plain && l->head_dim % 16 == 0 && dims % 16 == 0;
-    if (cl->qkv_at_once) {
-        struct kernel_spec *s = &cl->part[0].spec;
-        *s = product_spec(l->q.t, l->q.n_rows + l->k.n_rows + l->v.n_rows, 16, KERNEL_OUT_QKV);
-        s->matmul.bias = bias[0];
-        s->matmul.n_heads = l->n_heads;
-        s->matmul.n_kv_heads = l->n_kv_heads;
-        s->matmul.head_dim = l->head_dim;
-        s->matmul.rope = rope;
-        s->matmul.rope_dims = dims;
-        s->matmul.attn_scale = l->attn_scale;
-        cl->n_parts = 1;
-        return;
-    }
-    for (uint32_t i = 0, at = 0; i < 3;) {
-        uint32_t n = w[i]->n_rows, next = i + 1;
-        while (next < 3 && w[next]->t->type == w[i]->t->type && bias[next] == bias[i])
-            n += w[next++]->n_rows;
-        cl->part[cl->n_parts].spec = product_spec(w[i]->t, n, 16, KERNEL_OUT_STORE);
-        cl->part[cl->n_parts].spec.matmul.bias = bias[i];
-        cl->part_at[cl->n_parts++] = at;
-        at += n;
-        i = next;
-    }
-    struct kernel_spec *r = &cl->rope_kv;
-    *r = new_spec(KERNEL_ROPE_KV);
-    r->rope_kv.n_heads = l->n_heads;
-    r->rope_kv.n_kv_heads = l->n_kv_heads;
-    r->rope_kv.head_dim = l->head_dim;
-    r->rope_kv.rope = rope;
-    r->rope_kv.rope_dims = dims;
-    r->rope_kv.q_norm = head_norm(l->q_norm, l);
-    r->rope_kv.k_norm = head_norm(l->k_norm, l);
-    r->rope_kv.epsilon = plain ? 0 : p->norm_epsilon;
-    r->rope_kv.attn_scale = l->attn_scale;
-}
-
-static void describe_out(const struct cuda_backend *b, const struct layer_plan *l,
-                         const struct weight *w, bool bias, bool post_norm,
-                         struct cuda_product *out) {
-    out->spec = product_spec(w->t, b->cfg.plan->d_model, b->bits,
-                             post_norm ? KERNEL_OUT_STORE : KERNEL_OUT_RESIDUAL);
-    out->spec.matmul.bias = bias;
-    if (!post_norm) out->spec.matmul.scale = l->residual_scale;
-}
-
 void cuda_describe(struct cuda_backend *b) {
     const struct plan *p = b->cfg.plan;
     for (uint32_t i = 0; i < p->n_layers; i++) {
-        const struct layer_plan *l = &p->layers[i];
         struct cuda_layer *cl = &b->layers[i];
-        cl->group = l->group;
-        describe_attention_in(p, l, cl);
-        /* Blocks of 32 values must not straddle the heads of two CTAs. */
-        cl->attended_f32 = l->n_heads / l->n_kv_heads * l->head_dim % 32 != 0;
-        cl->attention = new_spec(KERNEL_ATTENTION);
-        cl->attention.attention.n_heads = l->n_heads;
-        cl->attention.attention.n_kv_heads = l->n_kv_heads;
-        cl->attention.attention.head_dim = l->head_dim;
-        cl->attention.attention.window = l->window;
-        cl->attention.attention.activation_bits =
-            cl->attended_f32 ? 0 : planes_of(l->o.t->type, b->bits);
-        cl->attention.attention.softcap = l->attn_softcap;
-        describe_out(b, l, &l->o, l->o_bias != NULL, l->attn_post_norm != NULL, &cl->o);
-        cl->gate.spec = product_spec(l->gate.t, 2 * l->d_ff, b->bits, KERNEL_OUT_GATED);
-        cl->gate.spec.matmul.gelu = p->activation == PLAN_GELU_TANH;
-        describe_out(b, l, &l->down, false, l->ffn_post_norm != NULL, &cl->down);
+        struct layer_specs specs;
+        layer_specs_make(p, i, b->bits, &specs);
+        cl->group = p->layers[i].group;
+        cl->qkv_at_once = specs.qkv_at_once;
+        cl->n_parts = specs.n_parts;
+        for (uint32_t k = 0; k < specs.n_parts; k++) {
+            cl->part[k].spec = specs.part[k];
+            cl->part_at[k] = specs.part_at[k];
+        }
+        cl->rope_kv = specs.rope_kv;
+        cl->attention = specs.attention;
+        cl->attended_f32 = specs.attended_f32;
+        cl->o.spec = specs.o;
+        cl->gate.spec = specs.gate;
+        cl->down.spec = specs.down;
     }
-    b->head.spec = product_spec(p->head.t, p->n_vocab, b->bits, KERNEL_OUT_STORE);
-    b->head.spec.matmul.bias = p->head_bias != NULL;
-    b->head.spec.matmul.scale = p->logit_scale;
-    b->head.spec.matmul.softcap = p->logit_softcap;
+    b->head.spec = spec_head(p, b->bits);
 }
 
 /* Nodes. */
-
-static bool fits(const struct line *n, const struct kernel_spec *spec, uint32_t rows) {
-    struct kernel_config config;
-    return kernel_config_choose(spec, &n->b->chip, rows, false, NULL, &config, NULL) == STATUS_OK;
-}
 
 static void want(struct line *n, const struct kernel_use *use, uint64_t hash) {
     struct cuda_backend *b = n->b;
@@ -178,6 +81,30 @@ static enum status read_usage(const struct cuda_backend *b, struct cu_function *
     return s;
 }
 
+/* Key blocks of rows that go block by block: the geometry counts one each. */
+static void count_blocks(const struct line *n, const struct kernel_use *use,
+                         struct kernel_geometry *g) {
+    const struct cuda_backend *b = n->b;
+    if (n->mode != LINE_LAUNCH || use->spec.family != KERNEL_ATTENTION) return;
+    const uint32_t *counts = (const void *)(b->host_block + n->bucket->at.counts);
+    uint32_t blocks = 0;
+    for (uint32_t i = 0; i < b->cfg.plan->n_groups; i++)
+        if (b->cfg.plan->groups[i].window == use->spec.attention.window &&
+            counts[CUDA_COUNT_ITEMS + i] > blocks)
+            blocks = counts[CUDA_COUNT_ITEMS + i];
+    if (use->config.variant != KERNEL_SPLIT) return;
+    g->bytes = g->bytes / use->n_rows * blocks;
+    g->flops = g->flops / use->n_rows * blocks;
+}
+
+static void push_kernel(const struct line *n, const struct kernel_use *use,
+                        const struct kernel_geometry *g) {
+    char name[KERNEL_NAME_BYTES];
+    if (n->b->nvtx.push == NULL) return;
+    kernel_name(&use->spec, &use->config, &n->b->chip, name);
+    nvtx_push(&n->b->nvtx, name, g->bytes, g->flops);
+}
+
 static void add_kernel(struct line *n, const struct kernel_use *use, uint64_t hash, void *params) {
     const struct cuda_backend *b = n->b;
     const struct compiled *k = compiler_find(b->compiler, hash);
@@ -187,6 +114,7 @@ static void add_kernel(struct line *n, const struct kernel_use *use, uint64_t ha
     n->status = read_usage(b, k->function, &usage, n->e);
     if (n->status != STATUS_OK) return;
     kernel_launch(&use->spec, &use->config, &b->chip, &usage, use->n_rows, &g);
+    count_blocks(n, use, &g);
     n->bytes += g.bytes;
     n->flops += g.flops;
     if (g.shared_bytes > 0)
@@ -195,11 +123,17 @@ static void add_kernel(struct line *n, const struct kernel_use *use, uint64_t ha
     if (n->status != STATUS_OK) return;
     const struct cuda_launch launch = {.grid = {g.grid[0], g.grid[1], g.grid[2]},
                                        .block = {g.block, 1, 1},
-                                       .shared_bytes = g.shared_bytes};
+                                       .shared_bytes = g.shared_bytes,
+                                       .dependent = n->mode == LINE_LAUNCH && n->last.programmatic};
     void *all[] = {params};
-    struct cu_graph_node *node;
-    n->status = cuda_graph_add_kernel(&b->cuda, n->graph, k->function, &launch, all, &n->last,
-                                      n->last.node != NULL, &node, n->e);
+    struct cu_graph_node *node = NULL;
+    push_kernel(n, use, &g);
+    if (n->mode == LINE_LAUNCH)
+        n->status = cuda_launch(&b->cuda, k->function, &launch, all, b->stream, n->e);
+    else
+        n->status = cuda_graph_add_kernel(&b->cuda, n->graph, k->function, &launch, all, &n->last,
+                                          n->last.node != NULL, &node, n->e);
+    nvtx_pop(&b->nvtx);
     n->last = (struct cuda_after){node, b->chip.dependent_launch != 0};
 }
 
@@ -211,10 +145,39 @@ static void kernel(struct line *n, const struct kernel_spec *spec, uint32_t rows
     n->status = kernel_config_choose(spec, &n->b->chip, rows, walk, NULL, &use.config, n->e);
     if (n->status != STATUS_OK) return;
     const uint64_t hash = kernel_hash(&use.spec, &use.config, &n->b->chip);
-    if (n->graph == NULL)
+    struct kernel_geometry g;
+    switch (n->mode) {
+    case LINE_REQUEST:
         want(n, &use, hash);
-    else
+        return;
+    case LINE_COUNT:
+        kernel_launch(&use.spec, &use.config, &n->b->chip, NULL, rows, &g);
+        count_blocks(n, &use, &g);
+        n->bytes += g.bytes;
+        n->flops += g.flops;
+        return;
+    case LINE_GRAPH:
+    case LINE_LAUNCH:
         add_kernel(n, &use, hash, params);
+    }
+}
+
+/* A part of the walk as a range of its own, for profilers. */
+static void section(struct line *n, const char *name, void (*part)(struct line *, uint32_t),
+                    uint32_t arg) {
+    const struct nvtx *nvtx = &n->b->nvtx;
+    const bool shown = nvtx->push != NULL && (n->mode == LINE_GRAPH || n->mode == LINE_LAUNCH);
+    if (shown) {
+        struct line work = *n;
+        char text[48];
+        work.mode = LINE_COUNT;
+        work.bytes = work.flops = 0;
+        part(&work, arg);
+        snprintf(text, sizeof text, "%s %u", name, arg);
+        nvtx_push(nvtx, text, work.bytes, work.flops);
+    }
+    part(n, arg);
+    if (shown) nvtx_pop(nvtx);
 }
 
 static uint64_t block_at(const struct line *n, uint32_t offset) {
@@ -232,32 +195,10 @@ static uint64_t row_pages_at(const struct line *n, uint32_t group) {
     return block_at(n, n->bucket->at.row_pages + group * n->bucket->rows * 4);
 }
 
-struct norm_use {
-    uint32_t k, planes; /* planes 0: F32 out */
-    bool add, post_norm;
-    float scale;
-    uint64_t x, y, post, norm, out, run, row_list, count;
-};
-
-static void norm(struct line *n, uint32_t rows, const struct norm_use *u) {
-    struct kernel_spec s = new_spec(KERNEL_NORM);
-    s.norm.k = u->k;
-    s.norm.add = u->add;
-    s.norm.post_norm = u->post_norm;
-    s.norm.norm = u->norm != 0;
-    s.norm.activation_bits = u->planes;
-    s.norm.epsilon = u->norm != 0 || u->post_norm ? n->b->cfg.plan->norm_epsilon : 0;
-    s.norm.scale = u->add ? u->scale : 1;
-    struct norm_params p = {.x = u->x,
-                            .y = u->y,
-                            .post_norm = u->post,
-                            .norm = u->norm,
-                            .out = u->out,
-                            .run = u->run,
-                            .row_list = u->row_list,
-                            .count = u->count,
-                            .max_rows = rows};
-    kernel(n, &s, rows, false, &p);
+static void norm(struct line *n, uint32_t rows, const struct kernel_spec *spec,
+                 struct norm_params p) {
+    p.max_rows = rows;
+    kernel(n, spec, rows, false, &p);
 }
 
 struct product_use {
@@ -290,22 +231,10 @@ static void product(struct line *n, uint32_t rows, const struct cuda_product *w,
         p.page_bytes = b->page_bytes[u->layer->group];
         p.rope = u->layer->rope;
     }
-    s.matmul.input = KERNEL_IN_NORM;
-    s.matmul.epsilon = b->cfg.plan->norm_epsilon;
-    if (u->norm != 0 && fits(n, &s, rows)) {
-        kernel(n, &s, rows, false, &p);
-        return;
-    }
-    if (u->x != 0)
-        norm(n, rows,
-             &(struct norm_use){.k = s.matmul.k,
-                                .planes = s.matmul.activation_bits,
-                                .x = u->x,
-                                .norm = u->norm,
-                                .out = b->planes,
-                                .run = u->run});
-    s.matmul.input = KERNEL_IN_PLANES;
-    s.matmul.epsilon = 0;
+    struct kernel_spec before;
+    if (!spec_take_norm(b->cfg.plan, &b->chip, rows, u->norm != 0, &s, &before) && u->x != 0)
+        norm(n, rows, &before,
+             (struct norm_params){.x = u->x, .norm = u->norm, .out = b->planes, .run = u->run});
     kernel(n, &s, rows, false, &p);
 }
 
@@ -318,16 +247,14 @@ static void out_product(struct line *n, uint32_t layer, const struct cuda_produc
     product(n, rows, w,
             &(struct product_use){
                 .x = from, .out = post_norm != 0 ? b->y : b->x, .out_stride = d, .run = run});
-    if (post_norm != 0)
-        norm(n, rows,
-             &(struct norm_use){.k = d,
-                                .add = true,
-                                .post_norm = true,
-                                .scale = b->cfg.plan->layers[layer].residual_scale,
-                                .x = b->x,
-                                .y = b->y,
-                                .post = post_norm,
-                                .run = run});
+    if (post_norm == 0) return;
+    const struct kernel_spec add = spec_norm(
+        b->cfg.plan, &(struct norm_shape){.k = d,
+                                          .add = true,
+                                          .post_norm = true,
+                                          .scale = b->cfg.plan->layers[layer].residual_scale});
+    norm(n, rows, &add,
+         (struct norm_params){.x = b->x, .y = b->y, .post_norm = post_norm, .run = run});
 }
 
 static void attention_in(struct line *n, uint32_t layer) {
@@ -363,9 +290,44 @@ static void attention_in(struct line *n, uint32_t layer) {
     kernel(n, &cl->rope_kv, rows, false, &p);
 }
 
+/* Bounds of the pages that this step completes, then the choices of its rows. */
+static void choose_pages(struct line *n, uint32_t layer) {
+    const struct cuda_backend *b = n->b;
+    const struct cuda_layer *cl = &b->layers[layer];
+    const struct cuda_bucket *k = n->bucket;
+    const struct kernel_spec seal = spec_seal(&b->cfg.plan->groups[cl->group]);
+    struct page_seal_params sp = {.kv = cl->kv,
+                                  .page_bytes = b->page_bytes[cl->group],
+                                  .bounds = cl->bounds,
+                                  .bounds_bytes = b->gate_of.bounds_bytes[cl->group],
+                                  .list = block_at(n, k->at.seals + cl->group * k->max_seals * 8),
+                                  .count = count_at(n, CUDA_COUNT_SEALS + cl->group),
+                                  .run = run_at(n, layer, false)};
+    kernel(n, &seal, k->max_seals, false, &sp);
+    const struct kernel_spec choose = spec_choose(b->cfg.plan, cl->group);
+    struct page_choose_params cp = {.q = b->q,
+                                    .bounds = cl->bounds,
+                                    .bounds_bytes = sp.bounds_bytes,
+                                    .choices = block_at(n, k->at.choices),
+                                    .count = count_at(n, CUDA_COUNT_CHOICES),
+                                    .anchors = block_at(n, k->at.anchors),
+                                    .run = sp.run,
+                                    .row_pages = row_pages_at(n, cl->group),
+                                    .pages = block_at(n, k->at.pages),
+                                    .scores = b->gate_of.scores,
+                                    .masks = cl->masks,
+                                    .score_stride = b->gate_of.score_stride,
+                                    .mask_stride = b->gate_of.mask_stride,
+                                    .mask_entry = b->gate_of.mask_entry,
+                                    .layer = layer};
+    kernel(n, &choose, k->max_choices, false, &cp);
+}
+
 static void attention(struct line *n, uint32_t layer) {
     const struct cuda_backend *b = n->b;
     const struct cuda_layer *cl = &b->layers[layer];
+    struct kernel_spec spec = cl->attention;
+    spec.attention.gated = n->gates != CUDA_UNGATED && spec.attention.window == 0;
     struct attention_params p = {
         .q = b->q,
         .kv = cl->kv,
@@ -376,35 +338,28 @@ static void attention(struct line *n, uint32_t layer) {
         .pages = block_at(n, n->bucket->at.pages),
         .items = block_at(n, n->bucket->at.items + cl->group * n->bucket->max_items * 16),
         .count = count_at(n, CUDA_COUNT_ITEMS + cl->group),
+        .masks = cl->masks,
+        .row_gates = block_at(n, n->bucket->at.row_gates),
+        .mask_stride = b->gate_of.mask_stride,
+        .mask_entry = b->gate_of.mask_entry,
+        .layer = layer,
         .partial = b->partial,
         .partial_ml = b->partial_ml,
         .tickets = b->tickets,
         .out = cl->attended_f32 ? b->attended : b->planes};
-    kernel(n, &cl->attention, n->bucket->rows, false, &p);
+    kernel(n, &spec, n->bucket->rows, false, &p);
     if (n->phase != CUDA_PREFILL) return;
     p.items = block_at(n, n->bucket->at.tiles);
     p.count = count_at(n, CUDA_COUNT_TILES);
-    kernel(n, &cl->attention, n->bucket->rows, true, &p);
+    kernel(n, &spec, n->bucket->rows, true, &p);
 }
 
 static bool feed_forward_at_once(struct line *n, uint32_t layer) {
     const struct cuda_backend *b = n->b;
     const struct cuda_layer *cl = &b->layers[layer];
-    const struct matmul_spec *gate = &cl->gate.spec.matmul, *down = &cl->down.spec.matmul;
     const uint32_t rows = n->bucket->rows;
-    if (cl->ffn_norm == 0 || cl->ffn_post_norm != 0 || rows > 16 ||
-        gate->activation_bits != b->bits || down->activation_bits != b->bits)
-        return false;
-    struct kernel_spec s = new_spec(KERNEL_FFN);
-    s.ffn.format = gate->format;
-    s.ffn.n = gate->n / 2;
-    s.ffn.k = gate->k;
-    s.ffn.down_format = down->format;
-    s.ffn.activation_bits = b->bits;
-    s.ffn.gelu = gate->gelu;
-    s.ffn.epsilon = b->cfg.plan->norm_epsilon;
-    s.ffn.scale = down->scale;
-    if (!fits(n, &s, rows)) return false;
+    struct kernel_spec s;
+    if (!spec_feed_forward(b->cfg.plan, &b->chip, layer, b->bits, rows, &s)) return false;
     struct ffn_params p = {.weights = cl->gate.weights,
                            .down_weights = cl->down.weights,
                            .norm = cl->ffn_norm,
@@ -417,28 +372,10 @@ static bool feed_forward_at_once(struct line *n, uint32_t layer) {
     return true;
 }
 
-static void layer_line(struct line *n, uint32_t layer) {
-    const struct cuda_backend *b = n->b;
-    const struct cuda_layer *cl = &b->layers[layer];
-    const uint32_t rows = n->bucket->rows;
-    attention_in(n, layer);
-    attention(n, layer);
-    out_product(n, layer, &cl->o, cl->attended_f32 ? b->attended : 0, cl->attn_post_norm);
-    if (feed_forward_at_once(n, layer)) return;
-    product(n, rows, &cl->gate,
-            &(struct product_use){.x = b->x,
-                                  .norm = cl->ffn_norm,
-                                  .out = b->gate,
-                                  .out_stride = b->cfg.plan->layers[layer].d_ff,
-                                  .run = run_at(n, layer, true)});
-    out_product(n, layer, &cl->down, b->gate, cl->ffn_post_norm);
-}
-
 static void tap(struct line *n, uint32_t layer) {
     const struct cuda_backend *b = n->b;
     const uint32_t lists = n->bucket->at.taps + (b->cfg.plan->n_layers * 4 + 15) / 16 * 16;
-    struct kernel_spec s = new_spec(KERNEL_TAP);
-    s.tap.k = b->cfg.plan->d_model;
+    const struct kernel_spec s = spec_tap(b->cfg.plan);
     struct tap_params p = {.x = b->x,
                            .taps = block_at(n, lists + layer * b->max_taps * 12),
                            .count = block_at(n, n->bucket->at.taps + layer * 4),
@@ -446,27 +383,51 @@ static void tap(struct line *n, uint32_t layer) {
     kernel(n, &s, b->max_taps, false, &p);
 }
 
+static void layer_line(struct line *n, uint32_t layer) {
+    const struct cuda_backend *b = n->b;
+    const struct cuda_layer *cl = &b->layers[layer];
+    const uint32_t rows = n->bucket->rows;
+    attention_in(n, layer);
+    if (n->gates == CUDA_CHOOSING && b->cfg.plan->layers[layer].window == 0) choose_pages(n, layer);
+    attention(n, layer);
+    out_product(n, layer, &cl->o, cl->attended_f32 ? b->attended : 0, cl->attn_post_norm);
+    if (!feed_forward_at_once(n, layer)) {
+        product(n, rows, &cl->gate,
+                &(struct product_use){.x = b->x,
+                                      .norm = cl->ffn_norm,
+                                      .out = b->gate,
+                                      .out_stride = b->cfg.plan->layers[layer].d_ff,
+                                      .run = run_at(n, layer, true)});
+        out_product(n, layer, &cl->down, b->gate, cl->ffn_post_norm);
+    }
+    if (n->extras && b->max_taps > 0) tap(n, layer);
+}
+
+static void copy_blocks(struct line *n, uint64_t base, uint64_t bytes, uint32_t list,
+                        uint32_t count, uint32_t most, bool fixed) {
+    const struct kernel_spec s = spec_copy(fixed ? bytes : 0);
+    struct page_copy_params p = {
+        .kv = base, .copies = block_at(n, list), .count = count_at(n, count), .bytes = bytes};
+    kernel(n, &s, most, false, &p);
+}
+
 static void page_copies(struct line *n) {
     const struct cuda_backend *b = n->b;
     for (uint32_t g = 0; g < b->cfg.plan->n_groups; g++) {
-        struct kernel_spec s = new_spec(KERNEL_PAGE_COPY);
-        s.page_copy.page_bytes = (uint32_t)b->page_bytes[g];
-        struct page_copy_params p = {.kv = b->kv[g],
-                                     .copies =
-                                         block_at(n, n->bucket->at.copies + g * b->max_copies * 8),
-                                     .count = count_at(n, CUDA_COUNT_COPIES + g)};
-        kernel(n, &s, b->max_copies, false, &p);
+        const uint32_t list = n->bucket->at.copies + g * b->max_copies * 8;
+        const uint64_t bounds_bytes = b->gate_of.bounds_bytes[g];
+        copy_blocks(n, b->kv[g], b->page_bytes[g], list, CUDA_COUNT_COPIES + g, b->max_copies,
+                    true);
+        if (bounds_bytes > 0)
+            copy_blocks(n, b->gate_of.bounds[g], bounds_bytes, list, CUDA_COUNT_COPIES + g,
+                        b->max_copies, true);
     }
 }
 
 static void embed(struct line *n) {
     const struct cuda_backend *b = n->b;
     const struct plan *plan = b->cfg.plan;
-    struct kernel_spec s = new_spec(KERNEL_EMBED);
-    s.embed.format = plan->embed->type;
-    s.embed.n = plan->n_vocab;
-    s.embed.k = plan->d_model;
-    s.embed.scale = plan->embed_scale;
+    const struct kernel_spec s = spec_embed(plan);
     struct embed_params p = {.weights = b->embed,
                              .ids = block_at(n, n->bucket->at.ids),
                              .count = count_at(n, CUDA_COUNT_ROWS),
@@ -481,22 +442,23 @@ static void head(struct line *n, uint32_t pass) {
     const struct plan *plan = b->cfg.plan;
     const uint32_t rows = n->bucket->rows < CUDA_HEAD_ROWS ? n->bucket->rows : CUDA_HEAD_ROWS;
     const uint64_t n_rows = count_at(n, CUDA_COUNT_HEADS + 2 * pass);
-    norm(n, rows,
-         &(struct norm_use){.k = plan->d_model,
-                            .planes = b->head.spec.matmul.activation_bits,
-                            .x = b->x,
-                            .norm = b->out_norm,
-                            .out = b->planes,
-                            .run = run_at(n, plan->n_layers, false),
-                            .row_list =
-                                block_at(n, n->bucket->at.head_rows + pass * CUDA_HEAD_ROWS * 4),
-                            .count = n_rows});
+    const struct kernel_spec before =
+        spec_norm(plan, &(struct norm_shape){.k = plan->d_model,
+                                             .planes = b->head.spec.matmul.activation_bits,
+                                             .norm = b->out_norm != 0});
+    norm(n, rows, &before,
+         (struct norm_params){.x = b->x,
+                              .norm = b->out_norm,
+                              .out = b->planes,
+                              .run = run_at(n, plan->n_layers, false),
+                              .row_list =
+                                  block_at(n, n->bucket->at.head_rows + pass * CUDA_HEAD_ROWS * 4),
+                              .count = n_rows});
     product(n, rows, &b->head,
             &(struct product_use){.out = b->logits,
                                   .out_stride = plan->n_vocab,
                                   .run = block_at(n, n->bucket->at.head_run + pass * 8)});
-    struct kernel_spec s = new_spec(KERNEL_SAMPLER);
-    s.sampler.n = plan->n_vocab;
+    const struct kernel_spec s = spec_sampler(plan);
     struct sampler_params p = {
         .logits = b->logits,
         .specs = block_at(n, n->bucket->at.samples +
@@ -510,8 +472,22 @@ static void head(struct line *n, uint32_t pass) {
 }
 
 static void copy(struct line *n, const struct cuda_copy *c) {
-    if (n->status != STATUS_OK || n->graph == NULL) return;
+    const struct cuda_backend *b = n->b;
+    if (n->status != STATUS_OK || n->mode == LINE_REQUEST) return;
+    n->bytes += c->bytes;
+    if (n->mode == LINE_COUNT) return;
     struct cu_graph_node *node;
+    if (n->mode == LINE_LAUNCH) {
+        nvtx_push(&b->nvtx, c->src_host != NULL ? "block to device" : "answers to host", c->bytes,
+                  0);
+        n->status = c->src_host != NULL ? CUDA_CALL(&b->cuda, n->e, memcpy_htod_async,
+                                                    c->dst_device, c->src_host, c->bytes, b->stream)
+                                        : CUDA_CALL(&b->cuda, n->e, memcpy_dtoh_async, c->dst_host,
+                                                    c->src_device, c->bytes, b->stream);
+        nvtx_pop(&b->nvtx);
+        n->last = (struct cuda_after){0};
+        return;
+    }
     n->status = cuda_graph_add_copy(&n->b->cuda, n->graph, n->b->context, c, &n->last,
                                     n->last.node != NULL, &node, n->e);
     n->last = (struct cuda_after){node, false};
@@ -531,22 +507,28 @@ static void finished(void *arg) {
 static void step_line(struct line *n) {
     const struct cuda_backend *b = n->b;
     const struct plan *p = b->cfg.plan;
-    copy(n,
-         &(struct cuda_copy){.dst_device = b->block,
-                             .src_host = b->host_block,
-                             .bytes = n->extras ? n->bucket->at.bytes : n->bucket->at.plain_bytes});
+    copy(n, &(struct cuda_copy){.dst_device = b->block,
+                                .src_host = b->host_block,
+                                .bytes = n->extras                  ? n->bucket->at.bytes
+                                         : n->gates != CUDA_UNGATED ? n->bucket->at.gated_bytes
+                                                                    : n->bucket->at.plain_bytes});
     if (n->extras && b->max_copies > 0) page_copies(n);
+    if (n->gates == CUDA_CHOOSING && b->cfg.limits.max_slot_copies > 0)
+        copy_blocks(n, b->gate_of.masks, b->gate_of.slot_bytes, n->bucket->at.slot_copies,
+                    CUDA_COUNT_SLOT_COPIES, b->cfg.limits.max_slot_copies, false);
     embed(n);
-    for (uint32_t i = 0; i < p->n_layers; i++) {
-        layer_line(n, i);
-        if (n->extras && b->max_taps > 0) tap(n, i);
-    }
-    for (uint32_t i = 0; i < n->bucket->n_passes; i++) head(n, i);
+    for (uint32_t i = 0; i < p->n_layers; i++) section(n, "layer", layer_line, i);
+    for (uint32_t i = 0; i < n->bucket->n_passes; i++) section(n, "head", head, i);
     n->last.programmatic = false;
     copy(n, &(struct cuda_copy){.dst_host = b->host_answers,
                                 .src_device = b->answers,
                                 .bytes = n->bucket->rows * sizeof(struct kernel_answer)});
-    if (n->status != STATUS_OK || n->graph == NULL) return;
+    if (n->status != STATUS_OK || n->mode == LINE_REQUEST || n->mode == LINE_COUNT) return;
+    if (n->mode == LINE_LAUNCH) {
+        n->status =
+            CUDA_CALL(&b->cuda, n->e, launch_host_func, b->stream, finished, (void *)(uintptr_t)b);
+        return;
+    }
     struct cu_graph_node *node;
     n->status = cuda_graph_add_host(&b->cuda, n->graph, finished, (void *)(uintptr_t)b, &n->last, 1,
                                     &node, n->e);
@@ -554,18 +536,38 @@ static void step_line(struct line *n) {
 
 enum status cuda_request_kernels(struct cuda_backend *b, struct error *e) {
     for (uint32_t i = 0; i < b->n_buckets; i++)
-        for (enum cuda_phase phase = CUDA_DECODE; phase < CUDA_PHASES; phase++) {
-            struct line n = {
-                .b = b, .bucket = &b->buckets[i], .phase = phase, .extras = true, .e = e};
-            step_line(&n);
-            if (n.status != STATUS_OK) return n.status;
-        }
+        for (enum cuda_phase phase = CUDA_DECODE; phase < CUDA_PHASES; phase++)
+            for (int gates = 0; gates < 2; gates++) {
+                struct line n = {.b = b,
+                                 .bucket = &b->buckets[i],
+                                 .phase = phase,
+                                 .extras = true,
+                                 .gates = gates ? CUDA_CHOOSING : CUDA_UNGATED,
+                                 .e = e};
+                if (gates && !b->cfg.gates) continue;
+                step_line(&n);
+                if (n.status != STATUS_OK) return n.status;
+                if (gates) continue;
+                struct line work = n;
+                work.mode = LINE_COUNT;
+                work.extras = false;
+                step_line(&work);
+                b->buckets[i].bytes[phase] = work.bytes;
+                b->buckets[i].flops[phase] = work.flops;
+            }
     return STATUS_OK;
 }
 
 static enum status build_graph(struct cuda_backend *b, struct cuda_bucket *bucket,
-                               enum cuda_phase phase, bool extras, struct error *e) {
-    struct line n = {.b = b, .bucket = bucket, .phase = phase, .extras = extras, .e = e};
+                               enum cuda_phase phase, bool extras, enum cuda_gates gates,
+                               struct error *e) {
+    struct line n = {.b = b,
+                     .bucket = bucket,
+                     .phase = phase,
+                     .extras = extras,
+                     .gates = gates,
+                     .mode = LINE_GRAPH,
+                     .e = e};
     enum status s = CUDA_CALL(&b->cuda, e, graph_create, &n.graph, 0);
     if (s != STATUS_OK) return s;
     step_line(&n);
@@ -573,9 +575,7 @@ static enum status build_graph(struct cuda_backend *b, struct cuda_bucket *bucke
     struct cu_graph_exec *x = NULL;
     if (s == STATUS_OK) s = CUDA_CALL(&b->cuda, e, graph_instantiate, &x, n.graph, 0);
     if (s == STATUS_OK) {
-        bucket->graph[phase][extras] = x;
-        bucket->bytes[phase] = n.bytes;
-        bucket->flops[phase] = n.flops;
+        bucket->graph[phase][extras][gates] = x;
         b->n_graphs++;
         s = CUDA_CALL(&b->cuda, e, graph_upload, x, b->stream);
     }
@@ -587,9 +587,24 @@ enum status cuda_build_graphs(struct cuda_backend *b, struct error *e) {
     const bool has_extras = b->max_copies > 0 || b->max_taps > 0;
     for (uint32_t i = 0; i < b->n_buckets; i++)
         for (enum cuda_phase phase = CUDA_DECODE; phase < CUDA_PHASES; phase++)
-            for (int extras = 0; extras <= has_extras; extras++) {
-                const enum status s = build_graph(b, &b->buckets[i], phase, extras, e);
-                if (s != STATUS_OK) return s;
-            }
+            for (int extras = 0; extras <= has_extras; extras++)
+                for (enum cuda_gates gates = CUDA_UNGATED;
+                     gates < (b->cfg.gates ? CUDA_GATES : CUDA_GATED); gates++) {
+                    const enum status s = build_graph(b, &b->buckets[i], phase, extras, gates, e);
+                    if (s != STATUS_OK) return s;
+                }
     return STATUS_OK;
+}
+
+enum status cuda_launch_step(struct cuda_backend *b, enum cuda_phase phase, bool extras,
+                             enum cuda_gates gates, struct error *e) {
+    struct line n = {.b = b,
+                     .bucket = b->bucket,
+                     .phase = phase,
+                     .extras = extras,
+                     .gates = gates,
+                     .mode = LINE_LAUNCH,
+                     .e = e};
+    step_line(&n);
+    return n.status;
 }

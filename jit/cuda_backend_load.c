@@ -45,6 +45,15 @@ static void lay_out_block(const struct cuda_backend *b, struct cuda_bucket *k) {
     k->at.samples = put(&at, (uint64_t)k->n_passes * CUDA_HEAD_ROWS * sizeof(struct kernel_sample));
     k->at.pages = put(&at, (uint64_t)k->max_pages * 4);
     k->at.plain_bytes = at;
+    if (b->cfg.gates) {
+        const struct step_limits *l = &b->cfg.limits;
+        k->at.row_gates = put(&at, rows * sizeof(struct attention_gate));
+        k->at.seals = put(&at, groups * k->max_seals * 8);
+        k->at.choices = put(&at, k->max_choices * sizeof(struct page_choice));
+        k->at.anchors = put(&at, (uint64_t)l->max_gate_pages * 4);
+        k->at.slot_copies = put(&at, (uint64_t)l->max_slot_copies * 8);
+    }
+    k->at.gated_bytes = at;
     k->at.copies = put(&at, groups * b->max_copies * 8);
     k->at.taps = put(&at, (uint64_t)p->n_layers * 4);
     put(&at, (uint64_t)p->n_layers * b->max_taps * 12);
@@ -95,6 +104,7 @@ void cuda_plan_buckets(struct cuda_backend *b) {
         uint64_t items = (short_rows < k->rows ? short_rows : k->rows) * blocks;
         if (items > room) items = room;
         k->max_items = larger((uint32_t)items, blocks);
+        if (b->cfg.gates) cuda_gate_plan_bucket(b, k);
         lay_out_block(b, k);
         if (rows >= most) break;
     }
@@ -330,13 +340,44 @@ static uint64_t walk_kv(struct walk *w) {
     const struct plan *p = b->cfg.plan;
     for (uint32_t g = 0; g < p->n_groups; g++) {
         b->page_bytes[g] = kv_page_bytes(&p->groups[g], KV_F16);
-        b->n_pages[g] = page_pool_counts(b->cfg.pages, g).capacity;
         b->kv[g] = room_for(w, b->page_bytes[g] * b->n_pages[g]);
     }
     for (uint32_t i = 0; i < p->n_layers; i++) {
         const struct layer_plan *l = &p->layers[i];
         b->layers[i].kv = b->kv[l->group] +
                           l->group_layer * (b->page_bytes[l->group] / p->groups[l->group].n_layers);
+    }
+    return w->at;
+}
+
+/* Key bounds of every page, choices of every slot, and scores being compared. */
+static uint64_t walk_gates(struct walk *w) {
+    struct cuda_backend *b = w->b;
+    struct cuda_gate *g = &b->gate_of;
+    const struct plan *p = b->cfg.plan;
+    uint64_t heads = 1, choices = 0;
+    if (!b->cfg.gates) return 0;
+    for (uint32_t i = 0; i < p->n_groups; i++) {
+        const struct kv_group *y = &p->groups[i];
+        if (y->window > 0) continue;
+        g->bounds_bytes[i] = kernel_bounds_bytes(y->n_layers, y->n_kv_heads, y->head_dim);
+        g->bounds[i] = room_for(w, g->bounds_bytes[i] * b->n_pages[i]);
+        if (y->n_kv_heads > heads) heads = y->n_kv_heads;
+    }
+    for (uint32_t i = 0; i < b->n_buckets; i++)
+        choices = larger((uint32_t)choices, b->buckets[i].max_choices);
+    g->mask_stride = (b->cfg.n_ctx + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+    /* Whole multiples of 16 bytes, for the kernel that copies slots. */
+    g->mask_entry = (uint32_t)(p->n_layers * heads * g->mask_stride + 7) / 8 * 8;
+    g->slot_bytes = (uint64_t)CUDA_GATE_RING * g->mask_entry * sizeof(uint16_t);
+    g->score_stride = g->mask_stride * (KV_BLOCK_TOKENS / KV_PAGE_TOKENS);
+    g->masks = room_for(w, g->slot_bytes * b->cfg.n_slots);
+    g->scores = room_for(w, choices * heads * g->score_stride * sizeof(float));
+    for (uint32_t i = 0; i < p->n_layers; i++) {
+        const struct layer_plan *l = &p->layers[i];
+        b->layers[i].bounds =
+            g->bounds[l->group] + kernel_bounds_bytes(l->group_layer, l->n_kv_heads, l->head_dim);
+        b->layers[i].masks = g->masks + i * heads * g->mask_stride * sizeof(uint16_t);
     }
     return w->at;
 }
@@ -418,6 +459,10 @@ void cuda_plan_memory(struct cuda_backend *b, uint64_t granularity_bytes) {
     device_memory_plan(&b->budget, "KV pages (device)", walk_kv(&w), granularity_bytes);
     b->kv_bytes = w.at;
     w.at = 0;
+    if (b->cfg.gates)
+        device_memory_plan(&b->budget, "page choices (device)", walk_gates(&w), granularity_bytes);
+    b->gate_bytes = w.at;
+    w.at = 0;
     device_memory_plan(&b->budget, "activations (device)", walk_scratch(&w, &at, &bytes),
                        granularity_bytes);
     b->scratch_bytes = w.at;
@@ -431,22 +476,36 @@ static enum status open_range(struct cuda_backend *b, struct device_memory *m, c
     return s;
 }
 
+/* Of the parts of the pinned block; the sum has room for their alignment. */
+struct pinned_sizes {
+    uint64_t block, answers, bitmaps, biases, taps;
+};
+static struct pinned_sizes pinned_sizes(const struct cuda_backend *b) {
+    const struct plan *p = b->cfg.plan;
+    return (struct pinned_sizes){
+        .block = b->buckets[b->n_buckets - 1].at.bytes,
+        .answers = (uint64_t)b->max_rows * sizeof(struct kernel_answer),
+        .bitmaps = (uint64_t)b->max_bitmaps * ((p->n_vocab + 63) / 64 * 8) + 8,
+        .biases = (uint64_t)b->max_biases * 12 + 8,
+        .taps = (uint64_t)b->max_tap_rows * p->d_model * 4 + 8,
+    };
+}
+
+uint64_t cuda_pinned_bytes(const struct cuda_backend *b) {
+    const struct pinned_sizes s = pinned_sizes(b);
+    return s.block + s.answers + s.bitmaps + s.biases + s.taps + 5 * 256;
+}
+
 static enum status take_pinned(struct cuda_backend *b, struct error *e) {
     struct pinned_memory *m = &b->pinned;
-    const struct plan *p = b->cfg.plan;
-    const uint64_t block = b->buckets[b->n_buckets - 1].at.bytes;
-    const uint64_t answers = (uint64_t)b->max_rows * sizeof(struct kernel_answer);
-    const uint64_t bitmaps = (uint64_t)b->max_bitmaps * ((p->n_vocab + 63) / 64 * 8);
-    const uint64_t biases = (uint64_t)b->max_biases * 12;
-    const uint64_t taps = (uint64_t)b->max_tap_rows * p->d_model * 4;
-    const uint64_t all = block + answers + bitmaps + biases + taps + 5 * 256 + 64;
+    const struct pinned_sizes z = pinned_sizes(b);
     void *at[5] = {0};
-    enum status s = pinned_memory_open(m, &b->cuda, "steps", all, false, e);
-    if (s == STATUS_OK) s = pinned_memory_take(m, block, 256, &at[0], NULL, e);
-    if (s == STATUS_OK) s = pinned_memory_take(m, answers, 256, &at[1], NULL, e);
-    if (s == STATUS_OK) s = pinned_memory_take(m, bitmaps + 8, 256, &at[2], &b->bitmaps, e);
-    if (s == STATUS_OK) s = pinned_memory_take(m, biases + 8, 256, &at[3], &b->biases, e);
-    if (s == STATUS_OK) s = pinned_memory_take(m, taps + 8, 256, &at[4], &b->taps, e);
+    enum status s = pinned_memory_open(m, &b->cuda, "steps", cuda_pinned_bytes(b), false, e);
+    if (s == STATUS_OK) s = pinned_memory_take(m, z.block, 256, &at[0], NULL, e);
+    if (s == STATUS_OK) s = pinned_memory_take(m, z.answers, 256, &at[1], NULL, e);
+    if (s == STATUS_OK) s = pinned_memory_take(m, z.bitmaps, 256, &at[2], &b->bitmaps, e);
+    if (s == STATUS_OK) s = pinned_memory_take(m, z.biases, 256, &at[3], &b->biases, e);
+    if (s == STATUS_OK) s = pinned_memory_take(m, z.taps, 256, &at[4], &b->taps, e);
     if (s != STATUS_OK) return s;
     pinned_memory_freeze(m);
     b->host_block = at[0];
@@ -454,7 +513,7 @@ static enum status take_pinned(struct cuda_backend *b, struct error *e) {
     b->host_bitmaps = at[2];
     b->host_biases = at[3];
     b->host_taps = at[4];
-    memset(b->host_block, 0, block);
+    memset(b->host_block, 0, z.block);
     return STATUS_OK;
 }
 
@@ -485,6 +544,15 @@ enum status cuda_load(struct cuda_backend *b, struct error *e) {
     if (s == STATUS_OK) s = open_range(b, &b->kv_memory, "KV pages", b->kv_bytes, &w.base, e);
     if (s != STATUS_OK) return s;
     (void)walk_kv(&w);
+    if (b->cfg.gates) {
+        w = (struct walk){.b = b};
+        s = open_range(b, &b->gate_memory, "page choices", b->gate_bytes, &w.base, e);
+        if (s != STATUS_OK) return s;
+        (void)walk_gates(&w);
+        s = CUDA_CALL(&b->cuda, e, memset_d8_async, b->gate_memory.base, 0, b->gate_bytes,
+                      b->stream);
+        if (s != STATUS_OK) return s;
+    }
     s = open_range(b, &b->scratch_memory, "activations", b->scratch_bytes, &base, e);
     if (s != STATUS_OK) return s;
     w = (struct walk){.b = b, .base = base};

@@ -80,6 +80,10 @@ size_t kernel_planes_bytes(uint32_t k, uint32_t activation_bits) {
     return (kp * (activation_bits / 8) + kp / 4 + 95) / 128 * 128 + 32;
 }
 
+size_t kernel_bounds_bytes(uint32_t n_layers, uint32_t n_kv_heads, uint32_t head_dim) {
+    return (size_t)n_layers * n_kv_heads * 2 * head_dim * sizeof(uint16_t);
+}
+
 /* Masses (u64), changed logits (F32), ids (u32), each rounded up to a multiple of 4 entries. */
 size_t kernel_sampler_scratch_bytes(uint32_t n) {
     return ((size_t)n + 3) / 4 * 64;
@@ -175,6 +179,7 @@ void kernel_name(const struct kernel_spec *spec, const struct kernel_config *con
         format = "f16";
         n = spec->attention.n_heads;
         k = spec->attention.head_dim;
+        input = spec->attention.gated ? "_chosen" : "";
         break;
     case KERNEL_SAMPLER:
         n = spec->sampler.n;
@@ -192,13 +197,10 @@ void kernel_name(const struct kernel_spec *spec, const struct kernel_config *con
         n = spec->page_seal.n_kv_heads;
         k = spec->page_seal.head_dim;
         break;
-    case KERNEL_PAGE_SCORE:
-        format = "f16";
-        n = spec->page_score.n_heads;
-        k = spec->page_score.head_dim;
-        break;
     case KERNEL_PAGE_CHOOSE:
-        n = spec->page_choose.n_kv_heads;
+        format = "f16";
+        n = spec->page_choose.n_heads;
+        k = spec->page_choose.head_dim;
         break;
     case KERNEL_TAP:
         n = k = spec->tap.k;
@@ -303,7 +305,8 @@ void kernel_render(const struct kernel_spec *spec, const struct kernel_config *c
                       kernel_split_pairs((enum tensor_type)m->format, m->k),
                       kernel_split_pairs((enum tensor_type)m->down_format, m->n));
     } else if (spec->family == KERNEL_ATTENTION) {
-        buffer_printf(out, "#define CAPPED %d\n", spec->attention.softcap > 0);
+        buffer_printf(out, "#define CAPPED %d\n#define RUNS %d\n", spec->attention.softcap > 0,
+                      KERNEL_GATED_RUNS && spec->attention.gated);
     }
     char name[KERNEL_NAME_BYTES];
     kernel_name(spec, config, device, name);

@@ -18,7 +18,9 @@
  * split sums its even and its odd blocks apart, ascending, adds the two, and splits are added
  * ascending. Attention: absolute key blocks of 256 positions; scores by fmaf, dimensions ascending;
  * sums over positions in groups of 32, ascending; blocks merged ascending as
- * core/cpu/vector.h's attention_merge. No kernel of a family departs from its order.
+ * core/cpu/vector.h's attention_merge. (Of a gated row: blocks of the positions it attends to.)
+ * Bounds and scores of pages: the bits of core/cpu/vector.h's page_bounds and page_score. No kernel
+ * of a family departs from its order.
  *
  * Errors: kernel_config_choose: STATUS_UNSUPPORTED with the spec's text when no tile fits. Specs
  * come from the plan, after its checks: a shape the lists do not allow is a programmer's error.
@@ -41,6 +43,10 @@ enum {
     KERNEL_PANEL_ROWS = 16,  /* outputs of a panel of packed weights (jit/repack.h) */
     KERNEL_MAX_FEW_ROWS = 8, /* rows of the dp4a kernels */
     KERNEL_ATTENTION_BLOCK = 256,
+    /* Blocks of a gated row: 1: of 256 positions that it attends to, side by side; 0: of 256
+     * absolute positions, those of pages that were not chosen left out. Bits depend on it, nothing
+     * else. */
+    KERNEL_GATED_RUNS = 1,
     KERNEL_TOP = 20,
 };
 
@@ -91,17 +97,17 @@ enum kernel_planes {
 #define ROPE_KV_FIELDS(U, F, T)                                                                    \
     U(n_heads)                                                                                     \
     U(n_kv_heads) U(head_dim) U(rope) U(rope_dims) U(q_norm) U(k_norm) F(epsilon) F(attn_scale)
-/* gated: page masks per (row, KV head, block); activation_bits: planes out, or 0 for F32. */
+/* gated: rows may attend to chosen pages only; activation_bits: planes out, or 0 for F32. */
 #define ATTENTION_FIELDS(U, F, T)                                                                  \
     U(n_heads) U(n_kv_heads) U(head_dim) U(window) U(gated) U(activation_bits) F(softcap)
 #define SAMPLER_FIELDS(U, F, T) U(n)
 /* scores[row][n] = sigmoid(w x + b) in F32; with `decide` a row whose score reaches its threshold
  * runs no later layer. */
-#define HEADS_FIELDS(U, F, T)       U(n) U(k) U(norm) U(decide) F(epsilon)
+#define HEADS_FIELDS(U, F, T) U(n) U(k) U(norm) U(decide) F(epsilon)
+/* page_bytes 0: the parameter says how many. */
 #define PAGE_COPY_FIELDS(U, F, T)   U(page_bytes)
 #define PAGE_SEAL_FIELDS(U, F, T)   U(n_kv_heads) U(head_dim)
-#define PAGE_SCORE_FIELDS(U, F, T)  U(n_heads) U(n_kv_heads) U(head_dim)
-#define PAGE_CHOOSE_FIELDS(U, F, T) U(n_kv_heads)
+#define PAGE_CHOOSE_FIELDS(U, F, T) U(n_heads) U(n_kv_heads) U(head_dim)
 /* Hidden states handed back: rows kept, or their mean. */
 #define TAP_FIELDS(U, F, T) U(k) U(mean)
 
@@ -175,8 +181,11 @@ enum kernel_planes {
 /* Split (decode): items [count[0]] of struct attention_item, each one key block of one row.
  * partial: per item and head [head_dim] F32, then m, l [item][head][2]; tickets [max_rows *
  * n_kv_heads], zero before the first launch. Walk (prefill, verify): items of struct
- * attention_tile. masks: per (row, KV head) mask_stride u16, bit i of word b: page 16 b + i is
- * attended to. */
+ * attention_tile, whose rows share their choice.
+ * Gated: row_gates: struct attention_gate by row; masks of this layer: u16 at [entry * mask_entry +
+ * KV head * mask_stride + b], bit i: page 16 b + i was chosen; only pages before the recent one are
+ * looked up. A gated row has fewer blocks than its items say (KERNEL_GATED_RUNS): blocks behind the
+ * last do nothing. */
 #define ATTENTION_PARAMS(X)                                                                        \
     X(uint64_t, const float *, q)                                                                  \
     X(uint64_t, const unsigned char *, kv)                                                         \
@@ -188,11 +197,14 @@ enum kernel_planes {
     X(uint64_t, const unsigned int *, items)                                                       \
     X(uint64_t, const unsigned int *, count)                                                       \
     X(uint64_t, const unsigned short *, masks)                                                     \
+    X(uint64_t, const unsigned int *, row_gates)                                                   \
     X(uint64_t, float *, partial)                                                                  \
     X(uint64_t, float *, partial_ml)                                                               \
     X(uint64_t, unsigned int *, tickets)                                                           \
     X(uint64_t, unsigned char *, out)                                                              \
     X(uint32_t, unsigned int, mask_stride)                                                         \
+    X(uint32_t, unsigned int, mask_entry)                                                          \
+    X(uint32_t, unsigned int, layer)                                                               \
     X(uint32_t, unsigned int, reserved0)
 /* specs: struct kernel_sample [count[0]]; logits row of output o: specs[o].logits_row. scratch:
  * kernel_sampler_scratch_bytes per output. answers: struct kernel_answer. */
@@ -219,46 +231,40 @@ enum kernel_planes {
     X(uint32_t, unsigned int, layer)                                                               \
     X(uint32_t, unsigned int, n_layers)                                                            \
     X(uint32_t, unsigned int, max_rows)
-/* copies: {from, to} page ids. */
+/* copies: {from, to} indices of blocks of `bytes` (a multiple of 16; page_bytes if that is set). */
 #define PAGE_COPY_PARAMS(X)                                                                        \
     X(uint64_t, unsigned char *, kv)                                                               \
     X(uint64_t, const unsigned int *, copies)                                                      \
-    X(uint64_t, const unsigned int *, count)
-/* bounds: per page id {min, max} F16 [n_kv_heads][2][head_dim], bounds_bytes apart; list: ids of
- * pages that sealed. */
+    X(uint64_t, const unsigned int *, count)                                                       \
+    X(uint64_t, unsigned long long, bytes)
+/* bounds: of this layer in page 0, per page id {min, max} F16 [n_kv_heads][2][head_dim],
+ * bounds_bytes apart; list: {page id, row} of pages whose last position the row wrote. */
 #define PAGE_SEAL_PARAMS(X)                                                                        \
     X(uint64_t, const unsigned char *, kv)                                                         \
     X(uint64_t, unsigned long long, page_bytes)                                                    \
     X(uint64_t, unsigned char *, bounds)                                                           \
     X(uint64_t, unsigned long long, bounds_bytes)                                                  \
     X(uint64_t, const unsigned int *, list)                                                        \
-    X(uint64_t, const unsigned int *, count)
-/* scores [row][n_kv_heads][score_stride]: of page i of the row's sequence, the largest over the
- * query group of sum over channels of max(q min, q max). */
-#define PAGE_SCORE_PARAMS(X)                                                                       \
+    X(uint64_t, const unsigned int *, count)                                                       \
+    X(uint64_t, const unsigned int *, run)
+/* choices [count[0]] of struct page_choice; anchors: page indices; bounds as above; masks as for
+ * attention; scores [choice][n_kv_heads][score_stride] F32, scratch. */
+#define PAGE_CHOOSE_PARAMS(X)                                                                      \
     X(uint64_t, const float *, q)                                                                  \
     X(uint64_t, const unsigned char *, bounds)                                                     \
     X(uint64_t, unsigned long long, bounds_bytes)                                                  \
+    X(uint64_t, const unsigned int *, choices)                                                     \
+    X(uint64_t, const unsigned int *, count)                                                       \
+    X(uint64_t, const unsigned int *, anchors)                                                     \
     X(uint64_t, const unsigned int *, run)                                                         \
-    X(uint64_t, const unsigned int *, row_position)                                                \
     X(uint64_t, const unsigned int *, row_pages)                                                   \
     X(uint64_t, const unsigned int *, pages)                                                       \
     X(uint64_t, float *, scores)                                                                   \
-    X(uint32_t, unsigned int, score_stride)                                                        \
-    X(uint32_t, unsigned int, max_rows)
-/* always: bitmap u16 [row][mask_stride] of pages attended to in any case (unsealed ones included);
- * budget [row]: pages to add by score, ties to the lower page; STEP_NONE: all. */
-#define PAGE_CHOOSE_PARAMS(X)                                                                      \
-    X(uint64_t, const float *, scores)                                                             \
-    X(uint64_t, const unsigned short *, always)                                                    \
-    X(uint64_t, const unsigned int *, budget)                                                      \
-    X(uint64_t, const unsigned int *, run)                                                         \
-    X(uint64_t, const unsigned int *, row_position)                                                \
     X(uint64_t, unsigned short *, masks)                                                           \
     X(uint32_t, unsigned int, score_stride)                                                        \
     X(uint32_t, unsigned int, mask_stride)                                                         \
-    X(uint32_t, unsigned int, max_rows)                                                            \
-    X(uint32_t, unsigned int, reserved0)
+    X(uint32_t, unsigned int, mask_entry)                                                          \
+    X(uint32_t, unsigned int, layer)
 /* taps: {first_row, n_rows, first row of `out`}. */
 #define TAP_PARAMS(X)                                                                              \
     X(uint64_t, const float *, x)                                                                  \
@@ -278,7 +284,6 @@ enum kernel_planes {
     X(HEADS, heads, HEADS_FIELDS, HEADS_PARAMS)                                                    \
     X(PAGE_COPY, page_copy, PAGE_COPY_FIELDS, PAGE_COPY_PARAMS)                                    \
     X(PAGE_SEAL, page_seal, PAGE_SEAL_FIELDS, PAGE_SEAL_PARAMS)                                    \
-    X(PAGE_SCORE, page_score, PAGE_SCORE_FIELDS, PAGE_SCORE_PARAMS)                                \
     X(PAGE_CHOOSE, page_choose, PAGE_CHOOSE_FIELDS, PAGE_CHOOSE_PARAMS)                            \
     X(TAP, tap, TAP_FIELDS, TAP_PARAMS)
 
@@ -319,6 +324,16 @@ struct attention_item {
 };
 struct attention_tile {
     uint32_t first_row, n_rows; /* consecutive rows of one span, at most config.tile_rows */
+};
+/* What a row attends to in layers from dense_layers on: chosen pages of `entry` (n_chosen, all
+ * before recent_page), then all from recent_page on. entry UINT32_MAX: everything. */
+struct attention_gate {
+    uint32_t entry, recent_page, n_chosen, dense_layers;
+};
+/* The choice that a row's query makes (core/step.h, struct gate_policy). */
+struct page_choice {
+    uint32_t row, entry, sink_pages, recent_page, budget_pages, first_anchor, n_anchors,
+        dense_layers;
 };
 struct kernel_sample {
     uint64_t random; /* rng_draw at the output's coordinates */
@@ -429,6 +444,8 @@ uint32_t kernel_split_pairs(enum tensor_type format, uint32_t k);
  * is k rounded up to 64. Kernels read whole tiles of rows: rows up to the next multiple of 64
  * exist, and every byte was written once (zeros at the start). */
 size_t kernel_planes_bytes(uint32_t k, uint32_t activation_bits);
+/* Key bounds of a page: layers x heads x {least, greatest} F16. */
+size_t kernel_bounds_bytes(uint32_t n_layers, uint32_t n_kv_heads, uint32_t head_dim);
 /* Scratch of the sampler, per output. */
 size_t kernel_sampler_scratch_bytes(uint32_t n);
 

@@ -206,6 +206,7 @@ static enum status choose_attention(const struct attention_spec *a,
                                     const struct kernel_usage *usage, struct kernel_config *c,
                                     struct error *e) {
     const uint32_t group = a->n_heads / a->n_kv_heads;
+    CHECK(!a->gated || a->window == 0);
     c->warps = 8;
     c->variant = walk ? KERNEL_WALK : KERNEL_SPLIT;
     /* Queries (rows x heads of a group) share the keys they load; more than 32 do not fit in
@@ -263,7 +264,6 @@ enum status kernel_config_choose(const struct kernel_spec *spec, const struct ke
     case KERNEL_ROPE_KV:
     case KERNEL_HEADS:
     case KERNEL_PAGE_SEAL:
-    case KERNEL_PAGE_SCORE:
     case KERNEL_PAGE_CHOOSE:
     case KERNEL_TAP:
         break;
@@ -340,11 +340,11 @@ void kernel_launch(const struct kernel_spec *spec, const struct kernel_config *c
     case KERNEL_PAGE_SEAL:
         g.bytes = rows * spec->page_seal.n_kv_heads * spec->page_seal.head_dim * 36;
         break;
-    case KERNEL_PAGE_SCORE:
-        g.grid[1] = spec->page_score.n_kv_heads;
-        break;
     case KERNEL_PAGE_CHOOSE:
+        /* How many pages there are depends on the positions, which the caller knows: of one. */
         g.grid[1] = spec->page_choose.n_kv_heads;
+        g.bytes = rows * spec->page_choose.n_kv_heads * spec->page_choose.head_dim * 4;
+        g.flops = rows * spec->page_choose.n_heads * spec->page_choose.head_dim * 4;
         break;
     case KERNEL_TAP:
         g.bytes = rows * spec->tap.k * 8;

@@ -5,6 +5,7 @@
 
 #include "core/backend.h"
 #include "core/check.h"
+#include "jit/plan_specs.h"
 #include "jit/repack.h"
 
 /* What is being built, passed down; the first failure ends it. */
@@ -40,190 +41,59 @@ static enum status add(struct builder *b, const struct kernel_spec *spec, bool w
     return STATUS_OK;
 }
 
-static struct kernel_spec new_spec(enum kernel_family family) {
-    struct kernel_spec s;
-    memset(&s, 0, sizeof s); /* unused bytes count in the hash */
-    s.family = family;
-    return s;
+/* A product over F32 rows, with what must run before it. */
+static enum status add_product(struct builder *b, const struct kernel_spec *product,
+                               bool has_norm) {
+    struct kernel_spec s = *product, before;
+    enum status done = STATUS_OK;
+    if (!spec_take_norm(b->plan, &b->set->device, b->rows, has_norm, &s, &before))
+        done = add(b, &before, false);
+    return done != STATUS_OK ? done : add(b, &s, false);
 }
 
-static uint32_t planes_of(enum tensor_type format, uint32_t bits) {
-    if (format == TENSOR_F16) return KERNEL_PLANES_F16;
-    return format == TENSOR_BF16 ? KERNEL_PLANES_BF16 : bits;
-}
-
-struct norm_use {
-    uint32_t k, planes; /* planes 0: F32 out */
-    bool add, post_norm, norm;
-    float scale;
-};
-
-static enum status add_norm(struct builder *b, const struct norm_use *u) {
-    struct kernel_spec s = new_spec(KERNEL_NORM);
-    s.norm.k = u->k;
-    s.norm.add = u->add;
-    s.norm.post_norm = u->post_norm;
-    s.norm.norm = u->norm;
-    s.norm.activation_bits = u->planes;
-    s.norm.epsilon = u->norm || u->post_norm ? b->plan->norm_epsilon : 0;
-    s.norm.scale = u->add ? u->scale : 1;
+/* x += norm(y), behind a product of a post-norm model. */
+static enum status add_post_norm(struct builder *b, const struct layer_plan *l) {
+    const struct kernel_spec s = spec_norm(
+        b->plan,
+        &(struct norm_shape){
+            .k = b->plan->d_model, .add = true, .post_norm = true, .scale = l->residual_scale});
     return add(b, &s, false);
 }
 
-/* The product with its norm in the prologue where that fits, else the norm and then the product. */
-static enum status add_product(struct builder *b, struct kernel_spec *s, bool has_norm) {
-    struct matmul_spec *m = &s->matmul;
-    if (has_norm) {
-        m->input = KERNEL_IN_NORM;
-        m->epsilon = b->plan->norm_epsilon;
-        const enum status fits = add(b, s, false);
-        if (fits != STATUS_UNSUPPORTED) return fits;
-    }
-    m->input = KERNEL_IN_PLANES;
-    m->epsilon = 0;
-    const enum status fits = add(b, s, false);
-    if (fits != STATUS_OK) return fits;
-    return add_norm(b,
-                    &(struct norm_use){.k = m->k, .planes = m->activation_bits, .norm = has_norm});
-}
-
-static struct kernel_spec product(const struct weight *w, uint32_t n, uint32_t bits,
-                                  enum kernel_epilogue epilogue) {
-    struct kernel_spec s = new_spec(KERNEL_MATMUL);
-    s.matmul.format = w->t->type;
-    s.matmul.n = n;
-    s.matmul.k = (uint32_t)w->t->dim[0];
-    s.matmul.activation_bits = planes_of(w->t->type, bits);
-    s.matmul.epilogue = epilogue;
-    s.matmul.scale = 1;
-    return s;
-}
-
-static uint32_t rope_of(const struct plan *p, const struct layer_plan *l, uint32_t *dims) {
-    *dims = l->rope == PLAN_NO_ROPE ? 0 : p->ropes[l->rope].n_dims;
-    if (l->rope == PLAN_NO_ROPE) return KERNEL_ROPE_NONE;
-    return p->ropes[l->rope].style == ROPE_ADJACENT ? KERNEL_ROPE_ADJACENT : KERNEL_ROPE_HALVES;
-}
-
-static uint32_t head_norm(const struct tensor *norm, const struct layer_plan *l) {
-    if (norm == NULL) return KERNEL_NO_NORM;
-    return norm->dim[0] == l->head_dim ? KERNEL_NORM_HEAD : KERNEL_NORM_WHOLE;
-}
-
-static enum status add_attention_in(struct builder *b, const struct layer_plan *l) {
-    const struct weight *const w[3] = {&l->q, &l->k, &l->v};
-    const bool bias[3] = {l->q_bias != NULL, l->k_bias != NULL, l->v_bias != NULL};
-    uint32_t dims;
-    const uint32_t rope = rope_of(b->plan, l, &dims);
-    const bool equal = l->q.t->type == l->k.t->type && l->k.t->type == l->v.t->type &&
-                       bias[0] == bias[1] && bias[1] == bias[2];
-    const bool plain = l->q_norm == NULL && l->k_norm == NULL;
-    if (equal && plain && l->head_dim % 16 == 0 && dims % 16 == 0) {
-        struct kernel_spec s =
-            product(&l->q, l->q.n_rows + l->k.n_rows + l->v.n_rows, 16, KERNEL_OUT_QKV);
-        s.matmul.bias = bias[0];
-        s.matmul.n_heads = l->n_heads;
-        s.matmul.n_kv_heads = l->n_kv_heads;
-        s.matmul.head_dim = l->head_dim;
-        s.matmul.rope = rope;
-        s.matmul.rope_dims = dims;
-        s.matmul.attn_scale = l->attn_scale;
-        return add_product(b, &s, l->attn_norm != NULL);
-    }
-    for (int i = 0; i < 3;) {
-        uint32_t n = w[i]->n_rows;
-        int next = i + 1;
-        while (next < 3 && w[next]->t->type == w[i]->t->type && bias[next] == bias[i]) {
-            n += w[next++]->n_rows;
-        }
-        struct kernel_spec s = product(w[i], n, 16, KERNEL_OUT_STORE);
-        s.matmul.bias = bias[i];
-        const enum status done = add_product(b, &s, l->attn_norm != NULL);
+static enum status add_attention(struct builder *b, const struct layer_plan *l,
+                                 const struct layer_specs *specs) {
+    /* Page choices leave layers with a window alone. */
+    const uint32_t forms = l->window > 0 ? 1 : 2;
+    for (uint32_t which = 0; which < 2 * forms; which++) {
+        struct kernel_spec s = specs->attention;
+        s.attention.gated = which / 2;
+        const enum status done = add(b, &s, which % 2 == 1);
         if (done != STATUS_OK) return done;
-        i = next;
-    }
-    struct kernel_spec r = new_spec(KERNEL_ROPE_KV);
-    r.rope_kv.n_heads = l->n_heads;
-    r.rope_kv.n_kv_heads = l->n_kv_heads;
-    r.rope_kv.head_dim = l->head_dim;
-    r.rope_kv.rope = rope;
-    r.rope_kv.rope_dims = dims;
-    r.rope_kv.q_norm = head_norm(l->q_norm, l);
-    r.rope_kv.k_norm = head_norm(l->k_norm, l);
-    r.rope_kv.epsilon = plain ? 0 : b->plan->norm_epsilon;
-    r.rope_kv.attn_scale = l->attn_scale;
-    return add(b, &r, false);
-}
-
-static enum status add_attention(struct builder *b, const struct layer_plan *l) {
-    /* Blocks of 32 values must not straddle the heads of two CTAs: else a norm kernel quantises. */
-    const bool quantises = l->n_heads / l->n_kv_heads * l->head_dim % 32 == 0;
-    const uint32_t planes = planes_of(l->o.t->type, b->options->activation_bits);
-    for (uint32_t which = 0; which < 4; which++) {
-        struct kernel_spec s = new_spec(KERNEL_ATTENTION);
-        s.attention.n_heads = l->n_heads;
-        s.attention.n_kv_heads = l->n_kv_heads;
-        s.attention.head_dim = l->head_dim;
-        s.attention.window = l->window;
-        s.attention.gated = which % 2;
-        s.attention.activation_bits = quantises ? planes : 0;
-        s.attention.softcap = l->attn_softcap;
-        const enum status done = add(b, &s, which / 2 == 1);
-        if (done != STATUS_OK) return done;
-    }
-    if (quantises) return STATUS_OK;
-    return add_norm(b, &(struct norm_use){.k = l->n_heads * l->head_dim, .planes = planes});
-}
-
-/* A product that reads planes and ends in the residual: in its epilogue, or behind a post-norm. */
-static enum status add_out(struct builder *b, const struct layer_plan *l, const struct weight *w,
-                           bool bias, bool post_norm) {
-    struct kernel_spec s = product(w, b->plan->d_model, b->options->activation_bits,
-                                   post_norm ? KERNEL_OUT_STORE : KERNEL_OUT_RESIDUAL);
-    s.matmul.bias = bias;
-    if (!post_norm) s.matmul.scale = l->residual_scale;
-    const enum status done = add(b, &s, false);
-    if (done != STATUS_OK || !post_norm) return done;
-    /* x += norm(y), and what the next product reads. */
-    const uint32_t bits[] = {0, 16, b->options->activation_bits};
-    for (int i = 0; i < 3; i++) {
-        const enum status norm = add_norm(b, &(struct norm_use){.k = b->plan->d_model,
-                                                                .planes = bits[i],
-                                                                .add = true,
-                                                                .post_norm = true,
-                                                                .norm = i > 0,
-                                                                .scale = l->residual_scale});
-        if (norm != STATUS_OK) return norm;
     }
     return STATUS_OK;
 }
 
-static enum status add_feed_forward(struct builder *b, const struct layer_plan *l) {
-    const bool gelu = b->plan->activation == PLAN_GELU_TANH;
+static enum status add_layer(struct builder *b, uint32_t layer) {
+    const struct layer_plan *l = &b->plan->layers[layer];
     const uint32_t bits = b->options->activation_bits;
-    const uint32_t planes = planes_of(l->gate.t->type, bits);
-    const bool quantised = planes == bits && planes_of(l->down.t->type, bits) == bits;
-    if (l->ffn_norm != NULL && l->ffn_post_norm == NULL && b->rows <= 16 && quantised) {
-        struct kernel_spec s = new_spec(KERNEL_FFN);
-        s.ffn.format = l->gate.t->type;
-        s.ffn.n = l->d_ff;
-        s.ffn.k = b->plan->d_model;
-        s.ffn.down_format = l->down.t->type;
-        s.ffn.activation_bits = bits;
-        s.ffn.gelu = gelu;
-        s.ffn.epsilon = b->plan->norm_epsilon;
-        s.ffn.scale = l->residual_scale;
-        const enum status done = add(b, &s, false);
-        if (done != STATUS_UNSUPPORTED) return done;
-    }
-    struct kernel_spec s = product(&l->gate, 2 * l->d_ff, bits, KERNEL_OUT_GATED);
-    s.matmul.gelu = gelu;
-    enum status done = add_product(b, &s, l->ffn_norm != NULL);
-    if (done != STATUS_OK) return done;
-    done =
-        add_norm(b, &(struct norm_use){.k = l->d_ff, .planes = planes_of(l->down.t->type, bits)});
-    if (done != STATUS_OK) return done;
-    return add_out(b, l, &l->down, false, l->ffn_post_norm != NULL);
+    struct layer_specs specs;
+    struct kernel_spec ffn;
+    layer_specs_make(b->plan, layer, bits, &specs);
+    enum status s = STATUS_OK;
+    for (uint32_t i = 0; i < specs.n_parts && s == STATUS_OK; i++)
+        s = add_product(b, &specs.part[i], l->attn_norm != NULL);
+    if (s == STATUS_OK && !specs.qkv_at_once) s = add(b, &specs.rope_kv, false);
+    if (s == STATUS_OK) s = add_attention(b, l, &specs);
+    if (s == STATUS_OK)
+        s = specs.attended_f32 ? add_product(b, &specs.o, false) : add(b, &specs.o, false);
+    if (s == STATUS_OK && l->attn_post_norm != NULL) s = add_post_norm(b, l);
+    if (s != STATUS_OK) return s;
+    if (spec_feed_forward(b->plan, &b->set->device, layer, bits, b->rows, &ffn))
+        return add(b, &ffn, false);
+    s = add_product(b, &specs.gate, l->ffn_norm != NULL);
+    if (s == STATUS_OK) s = add_product(b, &specs.down, false);
+    if (s == STATUS_OK && l->ffn_post_norm != NULL) s = add_post_norm(b, l);
+    return s;
 }
 
 static bool takes(enum tensor_type type, uint32_t k) {
@@ -252,14 +122,8 @@ static enum status check_layer(const struct plan *p, uint32_t i, struct error *e
 
 static enum status add_layers(struct builder *b) {
     for (uint32_t i = 0; i < b->plan->n_layers; i++) {
-        const struct layer_plan *l = &b->plan->layers[i];
         enum status s = check_layer(b->plan, i, b->e);
-        if (s == STATUS_OK) s = add_attention_in(b, l);
-        if (s == STATUS_OK) s = add_attention(b, l);
-        if (s == STATUS_OK) {
-            s = add_out(b, l, &l->o, l->o_bias != NULL, l->attn_post_norm != NULL);
-        }
-        if (s == STATUS_OK) s = add_feed_forward(b, l);
+        if (s == STATUS_OK) s = add_layer(b, i);
         if (s != STATUS_OK) return s;
     }
     return STATUS_OK;
@@ -268,72 +132,44 @@ static enum status add_layers(struct builder *b) {
 /* Around the layers: embedding, head, sampler, taps. */
 static enum status add_ends(struct builder *b) {
     const struct plan *p = b->plan;
-    const uint32_t bits = b->options->activation_bits;
     if (!takes(p->head.t->type, p->d_model) || !takes(p->embed->type, p->d_model)) {
         return error_set(b->e, STATUS_UNSUPPORTED, NULL, "%s is %s: no GPU kernels for it",
                          p->head.t->name, tensor_format(p->head.t->type)->name);
     }
-    struct kernel_spec s = new_spec(KERNEL_EMBED);
-    s.embed.format = p->embed->type;
-    s.embed.n = p->n_vocab;
-    s.embed.k = p->d_model;
-    s.embed.scale = p->embed_scale;
-    enum status done = add(b, &s, false);
-    if (done != STATUS_OK) return done;
-    s = product(&p->head, p->n_vocab, bits, KERNEL_OUT_STORE);
-    s.matmul.bias = p->head_bias != NULL;
-    s.matmul.scale = p->logit_scale;
-    s.matmul.softcap = p->logit_softcap;
-    done = add(b, &s, false);
-    if (done != STATUS_OK) return done;
-    done = add_norm(b, &(struct norm_use){.k = p->d_model,
-                                          .planes = s.matmul.activation_bits,
-                                          .norm = p->out_norm != NULL});
-    if (done != STATUS_OK) return done;
-    s = new_spec(KERNEL_SAMPLER);
-    s.sampler.n = p->n_vocab;
-    done = add(b, &s, false);
-    for (uint32_t mean = 0; mean < 2 && done == STATUS_OK; mean++) {
-        s = new_spec(KERNEL_TAP);
-        s.tap.k = p->d_model;
-        s.tap.mean = mean;
-        done = add(b, &s, false);
-    }
-    return done;
+    const struct kernel_spec head = spec_head(p, b->options->activation_bits);
+    const struct kernel_spec all[] = {
+        spec_embed(p),
+        spec_norm(p, &(struct norm_shape){.k = p->d_model,
+                                          .planes = head.matmul.activation_bits,
+                                          .norm = p->out_norm != NULL}),
+        head,
+        spec_sampler(p),
+        spec_tap(p),
+    };
+    enum status s = STATUS_OK;
+    for (size_t i = 0; i < sizeof all / sizeof all[0] && s == STATUS_OK; i++)
+        s = add(b, &all[i], false);
+    return s;
 }
 
-static const struct layer_plan *layer_of_group(const struct plan *p, uint32_t group) {
-    for (uint32_t i = 0; i < p->n_layers; i++) {
-        if (p->layers[i].group == group) return &p->layers[i];
-    }
-    return NULL;
-}
-
+/* Page copies, and for page choices: bounds of whole pages and the choosing itself. */
 static enum status add_pages(struct builder *b) {
-    enum status done = STATUS_OK;
-    for (uint32_t g = 0; g < b->plan->n_groups && done == STATUS_OK; g++) {
+    enum status s = STATUS_OK;
+    for (uint32_t g = 0; g < b->plan->n_groups && s == STATUS_OK; g++) {
         const struct kv_group *group = &b->plan->groups[g];
-        const struct layer_plan *l = layer_of_group(b->plan, g);
-        struct kernel_spec s = new_spec(KERNEL_PAGE_COPY);
-        s.page_copy.page_bytes = (uint32_t)kv_page_bytes(group, KV_F16);
-        done = add(b, &s, false);
-        if (done != STATUS_OK || l == NULL) continue;
-        s = new_spec(KERNEL_PAGE_SEAL);
-        s.page_seal.n_kv_heads = group->n_kv_heads;
-        s.page_seal.head_dim = group->head_dim;
-        done = add(b, &s, false);
-        if (done != STATUS_OK) continue;
-        s = new_spec(KERNEL_PAGE_SCORE);
-        s.page_score.n_heads = l->n_heads;
-        s.page_score.n_kv_heads = group->n_kv_heads;
-        s.page_score.head_dim = group->head_dim;
-        done = add(b, &s, false);
-        if (done != STATUS_OK) continue;
-        s = new_spec(KERNEL_PAGE_CHOOSE);
-        s.page_choose.n_kv_heads = group->n_kv_heads;
-        done = add(b, &s, false);
+        const struct kernel_spec all[] = {
+            spec_copy(kv_page_bytes(group, KV_F16)),
+            spec_copy(kernel_bounds_bytes(group->n_layers, group->n_kv_heads, group->head_dim)),
+            spec_copy(0), /* slots: their size is the server's */
+            spec_seal(group),
+        };
+        const size_t n = group->window > 0 ? 1 : sizeof all / sizeof all[0];
+        for (size_t i = 0; i < n && s == STATUS_OK; i++) s = add(b, &all[i], false);
+        if (s != STATUS_OK || group->window > 0) continue;
+        const struct kernel_spec choose = spec_choose(b->plan, g);
+        s = add(b, &choose, false);
     }
-    return done;
+    return s;
 }
 
 enum status kernel_set_build(const struct plan *plan, const struct kernel_device *device,
@@ -344,7 +180,8 @@ enum status kernel_set_build(const struct plan *plan, const struct kernel_device
     *out = (struct kernel_set){.device = *device};
     struct builder b = {.plan = plan, .options = options, .set = out, .e = e};
     enum status s = STATUS_OK;
-    for (b.rows = 1; s == STATUS_OK; b.rows *= 2) {
+    b.rows = options->min_rows > 0 ? options->min_rows : 1;
+    for (; s == STATUS_OK; b.rows *= 2) {
         s = add_layers(&b);
         if (s == STATUS_OK) s = add_ends(&b);
         if (b.rows >= options->max_rows) break;

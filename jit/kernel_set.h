@@ -30,6 +30,7 @@ enum { KERNEL_SET_MAX_ROWS = 64 };
 struct kernel_set_options {
     uint32_t activation_bits; /* 16, or 8: the int8 class, in which q, k and v keep 16 */
     uint32_t max_rows;        /* largest bucket, at most KERNEL_SET_MAX_ROWS */
+    uint32_t min_rows;        /* smallest, a power of two or max_rows; 0: 1 */
 };
 
 struct kernel_use {

@@ -72,6 +72,7 @@ if [ "$LONG" = 1 ]; then
     if [ -n "$gemma" ] && [ -f "$gemma" ]; then part compare-window $py tests/models/compare_window.py "$bin" "$gemma" "$peer"; fi
     part compare-jinja $py tests/models/compare_jinja.py "$bin" 5000
     part compare-tokenizers $py tests/models/compare_tokenizers.py "$bin" 10000
+    OUT=$out TESTS=test_kernel_sampler BATCH=1,16 part gpu-check tests/as_case.sh tests/gpu_check.sh --software
     part compare-cuda $py tests/models/compare_cuda.py "$bin" "$BUILD/tests/softgpu"
     for t in tests/long/*.sh; do [ -x "$t" ] && part "long-$(basename "$t" .sh)" "$t"; done
 fi

@@ -3,6 +3,10 @@
 // walks the blocks. Both compute a block by the same sums (jit/kernel.h) and merge ascending.
 // In a block, warp w has positions 32 w .. 32 w + 31. K of a page is [KV head][dim][16 positions],
 // V [KV head][16 positions][dim], F16; q carries the attention scale.
+// A gated row (jit/kernel.h, struct attention_gate) attends to chosen pages and to all from its recent
+// one on. RUNS: these lie side by side, in order, and everything below counts in them: such a row's
+// position is the number of positions before its own among them. Else they stay where they are, and a
+// block has bits for those that count.
 
 #define GROUP (N_HEADS / N_KV_HEADS)
 #define QUERIES (TILE_ROWS * GROUP)
@@ -14,6 +18,61 @@
 #define SUM_FLOATS (WARPS * QUERIES * HEAD_DIM)
 #else
 #define SUM_FLOATS (QUERIES * HEAD_DIM)
+#endif
+
+#if GATED
+struct gate {
+    u32 entry, recent, n_chosen;
+};
+// False: the row attends to everything in this layer.
+DEVICE bool gate_of(const params &p, u32 row, gate &g) {
+    const uint4 v = ((const uint4 *)p.row_gates)[row];
+    g = {v.x, v.y, v.z};
+    return v.x != 0xffffffffu && p.layer >= v.w;
+}
+#endif
+
+DEVICE int position_of(const params &p, u32 row) {
+    const int position = p.row_position[row];
+#if RUNS
+    gate g;
+    if (gate_of(p, row, g))
+        return (int)(g.n_chosen + position / 16 - g.recent) * 16 + (position & 15);
+#endif
+    return position;
+}
+
+#if RUNS
+// The physical pages of attended pages [first, first + n), n <= 16. One warp.
+DEVICE void find_pages(const params &p, const gate &g, int kv_head, u32 first, u32 n,
+                       const u32 *table, u32 *pages) {
+    const u32 lane = threadIdx.x & 31;
+    // An entry whose layer was never chosen for has no bits: something of the sequence is read then.
+    if (lane < n) pages[lane] = table[g.recent];
+    __syncwarp();
+    const u16 *mask = p.masks + (u64)g.entry * p.mask_entry + kv_head * p.mask_stride;
+    const u32 end = first + n < g.n_chosen ? first + n : g.n_chosen;
+    u32 before = 0;
+#pragma unroll 1
+    for (u32 w0 = 0; first < end && w0 * 16 < g.recent && before < end; w0 += 32) {
+        u32 bits = (w0 + lane) * 16 < g.recent ? mask[w0 + lane] : 0;
+        u32 sum = __popc(bits);
+        const u32 mine = sum;
+#pragma unroll
+        for (int d = 1; d < 32; d <<= 1) {
+            const u32 other = __shfl_up_sync(FULL, sum, d);
+            if (lane >= d) sum += other;
+        }
+        u32 at = before + sum - mine;
+        for (; bits != 0; bits &= bits - 1, at++)
+            if (at >= first && at < end)
+                pages[at - first] = table[(w0 + lane) * 16 + __ffs(bits) - 1];
+        __syncwarp();
+        before += __shfl_sync(FULL, sum, 31);
+    }
+    if (lane < n && first + lane >= g.n_chosen)
+        pages[lane] = table[g.recent + first + lane - g.n_chosen];
+}
 #endif
 
 struct tile_rows {
@@ -171,8 +230,8 @@ DEVICE void store_rows(const params &p, const float *o, u32 row0, int n, u32 mas
 // Blocks of a row, ascending: running maxima first, so that the factors of all blocks are computed
 // at once; the same bits as merging one after the other.
 #define MERGE_CHUNK (BLOCK / 4)
-DEVICE void merge_row(const params &p, uint4 item, int kv_head, float *scratch, float *o,
-                      float *state) {
+DEVICE void merge_row(const params &p, uint4 item, u32 n_blocks, int kv_head, float *scratch,
+                      float *o, float *state) {
     float *block_m = scratch, *top = block_m + MERGE_CHUNK * GROUP;
     float *a = top + MERGE_CHUNK * GROUP, *b = a + MERGE_CHUNK * GROUP;
     float *m = state, *l = state + GROUP;
@@ -183,8 +242,8 @@ DEVICE void merge_row(const params &p, uint4 item, int kv_head, float *scratch, 
         m[tid] = LOWEST;
         l[tid] = 0.0f;
     }
-    for (u32 c0 = 0; c0 < item.w; c0 += MERGE_CHUNK) {
-        const int n = item.w - c0 < MERGE_CHUNK ? item.w - c0 : MERGE_CHUNK;
+    for (u32 c0 = 0; c0 < n_blocks; c0 += MERGE_CHUNK) {
+        const int n = n_blocks - c0 < MERGE_CHUNK ? n_blocks - c0 : MERGE_CHUNK;
         const u64 first = (u64)(item.z + c0) * N_HEADS + kv_head * GROUP;
         block_sync();
         for (int i = tid; i < n * GROUP; i += THREADS) {
@@ -263,12 +322,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) KERNEL_NAME
             const u32 row = row0 + r;
             if (!(p.run[row >> 5] >> (row & 31) & 1)) continue;
             mask |= 1u << r;
-            const int position = p.row_position[row], low = first_visible(position) / BLOCK;
+            const int position = position_of(p, row), low = first_visible(position) / BLOCK;
             top_position = position > top_position ? position : top_position;
             low_block = low < low_block ? low : low_block;
         }
         if (mask == 0) continue;
         const int any_row = __ffs(mask) - 1;
+#if VARIANT == VARIANT_SPLIT
+        u32 n_blocks = item.w;
+#endif
+#if RUNS
+        gate g;
+        const bool gated = gate_of(p, row0 + any_row, g);
+#if VARIANT == VARIANT_SPLIT
+        if (gated) n_blocks = top_position / BLOCK + 1;
+        if (index - item.z >= n_blocks) continue;
+#endif
+#endif
         block_sync();
         for (int i = tid; i < QUERIES * HEAD_DIM; i += THREADS) {
             const int r = i / (GROUP * HEAD_DIM), from = i - r * GROUP * HEAD_DIM;
@@ -303,14 +373,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) KERNEL_NAME
                 rows.lo[r] = rows.hi[r] = 0;
                 rows.pages[r] = 0;
                 if (!(mask >> r & 1)) continue;
-                const int position = p.row_position[row0 + r];
+                const int position = position_of(p, row0 + r);
                 const int first = first_visible(position) - start, last = position - start + 1;
                 rows.lo[r] = first > 0 ? first : 0;
                 rows.hi[r] = last < BLOCK ? last : BLOCK;
                 rows.pages[r] = 0xffffu;
-#if GATED
-                rows.pages[r] = p.masks[((u64)(row0 + r) * N_KV_HEADS + kv_head) * p.mask_stride +
-                                        block];
+#if GATED && !RUNS
+                gate g;
+                if (gate_of(p, row0 + r, g)) {
+                    const int recent = (int)g.recent - block * 16;
+                    rows.pages[r] = recent <= 0 ? 0xffffu : recent < 16 ? 0xffffu << recent : 0;
+                    if (recent > 0)
+                        rows.pages[r] |= p.masks[(u64)g.entry * p.mask_entry +
+                                                 kv_head * p.mask_stride + block];
+                    rows.pages[r] &= 0xffffu;
+                }
 #endif
                 if (rows.lo[r] >= rows.hi[r]) continue;
                 lo = rows.lo[r] < lo ? rows.lo[r] : lo;
@@ -318,6 +395,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) KERNEL_NAME
                 any_pages |= rows.pages[r];
             }
             block_sync();
+#if RUNS
+            if (gated && warp == 0)
+                find_pages(p, g, kv_head, start / 16, n_pages < 16 ? n_pages : 16, p.pages + table,
+                           pages);
+            if (!gated)
+#endif
             if (tid < BLOCK / 16 && tid < n_pages && tid * 16 + 16 > lo && tid * 16 < hi)
                 pages[tid] = p.pages[table + start / 16 + tid];
             block_sync();
@@ -341,7 +424,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) KERNEL_NAME
                     }
             }
             block_sync();
-            const bool alone = item.w == 1;
+            const bool alone = n_blocks == 1;
             for (int i = tid; i < QUERIES * HEAD_DIM; i += THREADS) {
                 float total = sums[i];
 #pragma unroll
@@ -369,12 +452,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) KERNEL_NAME
                                  : "l"(ticket)
                                  : "memory");
                     arrived = before;
-                    if (before == item.w - 1)
+                    if (before == n_blocks - 1)
                         asm volatile("st.relaxed.gpu.global.u32 [%0], 0;" ::"l"(ticket) : "memory");
                 }
                 block_sync();
-                mine = arrived == item.w - 1;
-                if (mine) merge_row(p, item, kv_head, e, sums, state);
+                mine = arrived == n_blocks - 1;
+                if (mine) merge_row(p, item, n_blocks, kv_head, e, sums, state);
             }
             if (mine) store_rows(p, sums, row0, 1, 1, kv_head);
 #else

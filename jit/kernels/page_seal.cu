@@ -1,11 +1,13 @@
-// page_seal.cu: the least and the largest key of every channel of a page that sealed (Tang et al.,
-// "Quest", 2024); a CTA a page.
+// page_seal.cu: the least and the largest key of every channel of pages that a row has completed
+// (Tang et al., "Quest", 2024); a CTA a page.
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(params p) {
     dependents_launch();
     dependencies_wait();
     if (blockIdx.x >= p.count[0]) return;
-    const u64 page = p.list[blockIdx.x];
+    const u32 row = p.list[2 * blockIdx.x + 1];
+    if (!(p.run[row >> 5] >> (row & 31) & 1)) return;
+    const u64 page = p.list[2 * blockIdx.x];
     const u16 *k = (const u16 *)(p.kv + page * p.page_bytes);
     u16 *bounds = (u16 *)(p.bounds + page * p.bounds_bytes);
     for (int i = threadIdx.x; i < N_KV_HEADS * HEAD_DIM; i += THREADS) {

@@ -33,4 +33,33 @@ struct tool_log {
 /* Exported as "nvtx_tool_log". */
 typedef struct tool_log *nvtx_tool_log_fn(void);
 
+/* For tests, after cmocka.h: where the library is, and its log, emptied. */
+#ifdef CMOCKA_H_
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static inline const char *nvtx_tool_path(void) {
+    static char path[512];
+    const char *build = getenv("BUILD");
+    snprintf(path, sizeof path, "%s/tests/core/nvtx_tool.so", build != NULL ? build : "build");
+    return path;
+}
+
+static inline struct tool_log *nvtx_tool(enum tool_mode mode) {
+    void *library = dlopen(nvtx_tool_path(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (library == NULL) fail_msg("%s", dlerror());
+    void *p = dlsym(library, "nvtx_tool_log");
+    nvtx_tool_log_fn *log_of;
+    assert_non_null(p);
+    memcpy(&log_of, &p, sizeof p);
+    dlclose(library);
+    struct tool_log *log = log_of();
+    memset(log, 0, sizeof *log);
+    log->mode = mode;
+    return log;
+}
+#endif
+
 #endif

@@ -263,7 +263,7 @@ static void test_not_in_this_build(void **state) {
         {"serve m --config x", STATUS_UNSUPPORTED, "--config"},
         {"serve m --policy adaptive", STATUS_UNSUPPORTED, "--policy"},
         {"serve m --activations bf16", STATUS_UNSUPPORTED, "--activations"},
-        {"bench m --kernel matvec", STATUS_UNSUPPORTED, "--kernel"},
+        {"bench m --graphs no", STATUS_INVALID, "--graphs"},
         {"logits m --side-car f.lacs", STATUS_UNSUPPORTED, "--side-car"},
         {"serve m --drafts ngram,exit", STATUS_UNSUPPORTED, "--drafts"},
         {"serve m --numa 1", STATUS_UNSUPPORTED, "--numa"},

@@ -1,5 +1,4 @@
 /* Ranges with and without a profiler (tests/core/nvtx_tool.c stands in for one). */
-#include <dlfcn.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,27 +11,6 @@
 
 #include "core/nvtx.h"
 #include "tests/core/nvtx_tool.h"
-
-static const char *tool_path(void) {
-    static char path[512];
-    const char *build = getenv("BUILD");
-    snprintf(path, sizeof path, "%s/tests/core/nvtx_tool.so", build != NULL ? build : "build");
-    return path;
-}
-
-static struct tool_log *tool(enum tool_mode mode) {
-    void *library = dlopen(tool_path(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (library == NULL) fail_msg("%s", dlerror());
-    void *p = dlsym(library, "nvtx_tool_log");
-    nvtx_tool_log_fn *log_of;
-    assert_non_null(p);
-    memcpy(&log_of, &p, sizeof p);
-    dlclose(library);
-    struct tool_log *log = log_of();
-    memset(log, 0, sizeof *log);
-    log->mode = mode;
-    return log;
-}
 
 static void test_nobody(void **state) {
     (void)state;
@@ -49,13 +27,13 @@ static void test_nobody(void **state) {
     nvtx_pop(&n);
     assert_int_equal(nvtx_open(&n, "libm.so.6", "laconic", &e), STATUS_INVALID);
     assert_null(n.library);
-    struct tool_log *log = tool(TOOL_REFUSES);
-    assert_int_equal(nvtx_open(&n, tool_path(), "laconic", &e), STATUS_INVALID);
+    struct tool_log *log = nvtx_tool(TOOL_REFUSES);
+    assert_int_equal(nvtx_open(&n, nvtx_tool_path(), "laconic", &e), STATUS_INVALID);
     nvtx_push(&n, "step", 1, 2);
     nvtx_pop(&n);
     assert_int_equal(log->n, 0);
-    log = tool(TOOL_DEAF);
-    assert_int_equal(nvtx_open(&n, tool_path(), "laconic", &e), STATUS_OK);
+    log = nvtx_tool(TOOL_DEAF);
+    assert_int_equal(nvtx_open(&n, nvtx_tool_path(), "laconic", &e), STATUS_OK);
     nvtx_push(&n, "step", 1, 2);
     nvtx_pop(&n);
     assert_int_equal(log->n, 0);
@@ -64,13 +42,13 @@ static void test_nobody(void **state) {
 
 static void test_structures(void **state) {
     (void)state;
-    struct tool_log *log = tool(TOOL_STRUCTURES);
+    struct tool_log *log = nvtx_tool(TOOL_STRUCTURES);
     struct nvtx n, second;
     struct error e = {0};
-    assert_int_equal(nvtx_open(&n, tool_path(), "laconic", &e), STATUS_OK);
+    assert_int_equal(nvtx_open(&n, nvtx_tool_path(), "laconic", &e), STATUS_OK);
     assert_string_equal(log->domain, "laconic");
     assert_int_equal(log->version, 3);
-    assert_int_equal(nvtx_open(&second, tool_path(), "laconic", &e), STATUS_FULL);
+    assert_int_equal(nvtx_open(&second, nvtx_tool_path(), "laconic", &e), STATUS_FULL);
     nvtx_push(&n, "decode", 0, 0);
     nvtx_push(&n, "lac_gemv_q4_1_1536_576_sm90", 552960, 1769472);
     nvtx_pop(&n);
@@ -93,16 +71,16 @@ static void test_structures(void **state) {
     nvtx_close(&n);
     assert_true(log->domain_destroyed);
     /* Closed: another may attach. */
-    assert_int_equal(nvtx_open(&second, tool_path(), "laconic", &e), STATUS_OK);
+    assert_int_equal(nvtx_open(&second, nvtx_tool_path(), "laconic", &e), STATUS_OK);
     nvtx_close(&second);
 }
 
 static void test_plain(void **state) {
     (void)state;
-    struct tool_log *log = tool(TOOL_PLAIN);
+    struct tool_log *log = nvtx_tool(TOOL_PLAIN);
     struct nvtx n;
     struct error e = {0};
-    assert_int_equal(nvtx_open(&n, tool_path(), "laconic", &e), STATUS_OK);
+    assert_int_equal(nvtx_open(&n, nvtx_tool_path(), "laconic", &e), STATUS_OK);
     nvtx_push(&n, "attention", 4096, 123);
     nvtx_pop(&n);
     nvtx_push(&n, "copy", 77, 0);

@@ -76,6 +76,38 @@ def case_pack():
     assert 'pack' in tokens('--pack', pack, *alone, cache='off', ok=1)[1]
 
 
+def case_bench():
+    """Kernels alone, by family and shape; page choices; launches one by one."""
+    nvrtc = ['--nvrtc', NVRTC] if NVRTC else []
+    common = ['--cache-dir', CACHE, *nvrtc]
+    r = json.loads(sh('bench', '--kernel', 'all', '--batch', '1,4', '--depth', '40', '--json', *common)[0])
+    families = {k['family'] for k in r['kernels']}
+    assert families >= {'matmul', 'ffn', 'attention', 'norm', 'embed', 'sampler', 'page_copy', 'page_seal', 'page_choose', 'tap'}, families
+    assert {k['rows'] for k in r['kernels']} == {1, 4} and r['sms'] == 2
+    # The software device has no clock, and nobody makes times up.
+    assert r['copy_gb_per_s'] is None and all(k['median_us'] is None and k['gb_per_s'] is None and k['bytes'] > 0 for k in r['kernels'])
+    name = next(k['kernel'] for k in r['kernels'] if k['family'] == 'matmul')
+    n = name.split('_sm')[0].split('_')[-2]
+    one = sh('bench', '--kernel', 'matmul', '--shape', f'n={n},b=1', '--graphs', 'off', *common)[0].decode().splitlines()
+    assert len(one) >= 2 and 'no clock' in one[0] and all(f'_{n}_' in l for l in one[1:]), one
+    assert 'no rope kernel' not in sh('bench', '--kernel', 'rope', *common, ok=1)[1]
+    assert 'takes n=,k=,b=' in sh('bench', '--kernel', 'norm', '--shape', 'b=65', *common, ok=1)[1]
+    assert 'that shape' in sh('bench', '--kernel', 'matmul', '--shape', 'n=7', *common, ok=1)[1]
+    for more in ([], ['--gate', '1'], ['--gate', '1', '--graphs', 'off']):
+        r = json.loads(sh('bench', '--backend', 'cuda', '--prompt', '0', '--gen', '7', '--batch', '1,2', '--depth', '70', '--reps', '1', '--json', *more, *common)[0])
+        assert [x['test'] for x in r] == ['tg7@b1@d70', 'tg7@b2@d70'], r
+
+
+def case_inspect():
+    """What a device would hold: KV of every slot's context, or what is asked for."""
+    d = json.loads(sh('inspect', '--json', '--max-batch', '3', '--ctx', '64')[0])['device']
+    assert d['runs'] and d['sms'] == 2 and d['kv_pages'] == 3 * 5 and d['total_bytes'] == sum(d['lines'].values()) < d['limit_bytes'], d
+    assert {'weights (device)', 'KV pages (device)', 'activations (device)'} <= set(d['lines']) and d['pinned_bytes'] > 0 and d['graphs'] > 0
+    assert 'weights (device)' in sh('inspect')[0].decode() and 'device' not in json.loads(sh('inspect', '--json', env={'LD_LIBRARY_PATH': '/nowhere'})[0])
+    big = json.loads(sh('inspect', '--json', '--kv-mib', '100000')[0])['device']
+    assert not big['runs'] and 'KV pages' in big['reason'], big
+
+
 def serve(env):
     nvrtc = ['--nvrtc', NVRTC] if NVRTC else []
     return Server(model=M, args=['--backend', 'cuda', '--cache-dir', CACHE, '--max-batch', '2', '--drafts', 'off', *nvrtc], env={**ENV, **env})
@@ -88,6 +120,7 @@ def ask(s, **kw):
 def case_serve():
     s = serve({})
     assert 'backend cuda, NVIDIA A100' in s.ready_line, s.ready_line
+    with open(s.log.name) as f: assert 'KV pages (device)' in f.read().split('memory of NVIDIA A100')[-1]
     st, r = ask(s)
     assert st == 200 and r['usage']['completion_tokens'] == 4, r
     assert ask(s)[1]['choices'] == r['choices'] and r['system_fingerprint'].startswith('lac-')

@@ -24,6 +24,9 @@ struct cuda_rig_options {
     uint32_t n_ctx, max_rows, max_spans;
     enum activation_format activations;
     int event_fd; /* 0: none */
+    const struct gate_policy *gate;
+    bool no_graphs;
+    const char *nvtx;
 };
 
 /* Whether kernels can be compiled here; says so if not. */
@@ -70,7 +73,11 @@ static inline void cuda_rig_prepare(struct cuda_rig *r, const struct plan *plan,
                                      .max_pages = o->max_spans * full * plan->n_groups,
                                      .max_copies = 8,
                                      .max_taps = 4,
+                                     .max_gates = 1,
+                                     .max_gate_pages = 2,
+                                     .max_slot_copies = 1,
                                      .max_profiles = 2};
+    b->gate = o->gate;
     struct page_pool_config pool = {.n_groups = plan->n_groups};
     for (uint32_t g = 0; g < plan->n_groups; g++) {
         pool.page_bytes[g] = kv_page_bytes(&plan->groups[g], KV_F16);
@@ -78,7 +85,8 @@ static inline void cuda_rig_prepare(struct cuda_rig *r, const struct plan *plan,
     }
     struct error e = {0};
     assert_int_equal(page_pool_open(&pool, &b->pages, &e), STATUS_OK);
-    const struct worker_pool_config workers = {.n_workers = 2};
+    /* On a GPU kernels are compiled by all cores; the interpreter has none to spare. */
+    const struct worker_pool_config workers = {.n_workers = softgpu_on_hardware() ? 8 : 2};
     assert_int_equal(worker_pool_start(&workers, &b->workers, &e), STATUS_OK);
     *cfg = (struct backend_config){.plan = plan,
                                    .pages = b->pages,
@@ -88,6 +96,7 @@ static inline void cuda_rig_prepare(struct cuda_rig *r, const struct plan *plan,
                                    .n_ctx = o->n_ctx,
                                    .activations = o->activations,
                                    .kv = KV_F16,
+                                   .gates = o->gate != NULL,
                                    .event_fd = o->event_fd > 0 ? o->event_fd : -1};
     b->step_mem = aligned_alloc(64, (step_footprint(&b->limits) + 63) & ~(size_t)63);
     b->step = step_init(b->step_mem, &b->limits);
@@ -103,7 +112,9 @@ static inline void cuda_rig_open(struct cuda_rig *r, const struct plan *plan,
     struct backend_config cfg;
     struct error e = {0};
     cuda_rig_prepare(r, plan, o, &cfg);
-    const struct cuda_backend_options options = cuda_rig_backend(r);
+    struct cuda_backend_options options = cuda_rig_backend(r);
+    options.no_graphs = o->no_graphs;
+    options.nvtx = o->nvtx;
     if (cuda_backend_open(&cfg, &options, &r->bits.backend, &e) != STATUS_OK) {
         softgpu_print(&r->gpu);
         fail_msg("%s", e.message);

@@ -102,6 +102,7 @@ static inline uint32_t kernel_cases(struct kernel_case *cases) {
     add_attention(cases, &n, 9, 3, 64, 0, 0, false, false, true);
     add_attention(cases, &n, 9, 3, 64, 0, 0, false, true, true);
     add_attention(cases, &n, 9, 3, 64, 0, 0, true, false, false);
+    add_attention(cases, &n, 9, 3, 64, 0, 0, true, true, false);
     add_attention(cases, &n, 8, 4, 256, 4096, 50, false, false, false);
     add_attention(cases, &n, 8, 4, 256, 4096, 50, false, true, false);
     add_attention(cases, &n, 32, 8, 128, 0, 0, false, false, false);
@@ -139,12 +140,11 @@ static inline uint32_t kernel_cases(struct kernel_case *cases) {
     c->spec.heads = (struct heads_spec){.n = 4, .k = 576, .norm = 1, .decide = 1, .epsilon = 1e-5f};
     c = add_case(cases, &n, KERNEL_PAGE_COPY, 8, true);
     c->spec.page_copy.page_bytes = 30 * 2 * 3 * 64 * 16 * 2;
+    add_case(cases, &n, KERNEL_PAGE_COPY, 8, false); /* of any size */
     c = add_case(cases, &n, KERNEL_PAGE_SEAL, 8, false);
     c->spec.page_seal = (struct page_seal_spec){.n_kv_heads = 3, .head_dim = 64};
-    c = add_case(cases, &n, KERNEL_PAGE_SCORE, 8, false);
-    c->spec.page_score = (struct page_score_spec){.n_heads = 9, .n_kv_heads = 3, .head_dim = 64};
-    c = add_case(cases, &n, KERNEL_PAGE_CHOOSE, 8, false);
-    c->spec.page_choose.n_kv_heads = 3;
+    c = add_case(cases, &n, KERNEL_PAGE_CHOOSE, 8, true);
+    c->spec.page_choose = (struct page_choose_spec){.n_heads = 9, .n_kv_heads = 3, .head_dim = 64};
     c = add_case(cases, &n, KERNEL_TAP, 8, false);
     c->spec.tap = (struct tap_spec){.k = 576, .mean = 1};
     /* Every format and both classes at wider shapes. */

@@ -117,7 +117,9 @@ static inline void rig_compile(struct rig *rig, const struct kernel_spec *spec,
                                   .arch = rig->device.cc};
     if (nvrtc_compile(rig->nvrtc, &job, &out, &e) != STATUS_OK)
         fail_msg("%s: %s\n%s", k->name, e.message, out.log);
-    if (cuda_module_load(&rig->g.cuda, out.ptx, log, sizeof log, &k->module, &e) != STATUS_OK)
+    /* The software device executes PTX, a GPU what a server loads there. */
+    const void *image = softgpu_on_hardware() ? (const void *)out.cubin : out.ptx;
+    if (cuda_module_load(&rig->g.cuda, image, log, sizeof log, &k->module, &e) != STATUS_OK)
         fail_msg("%s: %s\n%s", k->name, e.message, log);
     RIG_CU(rig->g.cuda.module_get_function(&k->function, k->module, k->name));
     RIG_CU(rig->g.cuda.func_set_attribute(k->function, CU_FUNCTION_MAX_DYNAMIC_SHARED_BYTES,

@@ -8,7 +8,13 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+/* The insides of both backends, which have tiles of their own. */
+#define attention_tile cpu_attention_tile
+#include "core/cpu/cpu_state.h"
+#undef attention_tile
+#include "jit/cuda_backend_state.h"
 #include "jit/kernel_set.h"
+#include "tests/core/nvtx_tool.h"
 
 enum { N = 45, ROWS = 24 };
 
@@ -61,20 +67,9 @@ static void cpu_sequence(const struct toy *t, enum activation_format act, const 
 
 /* Every kernel that the graphs launch is one that bake would have put into a pack. */
 static void kernels_are_in_the_set(struct cuda_rig *r, enum activation_format act) {
-    const struct cuda_device *d = &r->gpu.device;
-    const struct kernel_device chip = {
-        d->cc,
-        d->n_sms,
-        d->shared_bytes_per_block_optin,
-        d->shared_bytes_per_sm,
-        d->registers_per_sm,
-        d->threads_per_sm,
-        d->blocks_per_sm,
-        d->l2_bytes,
-        d->cc >= 90,
-    };
-    const struct kernel_set_options options = {act == ACTIVATION_INT8 ? 8 : 16,
-                                               KERNEL_SET_MAX_ROWS};
+    const struct kernel_device chip = cuda_kernel_device(&r->gpu.device);
+    const struct kernel_set_options options = {.activation_bits = act == ACTIVATION_INT8 ? 8 : 16,
+                                               .max_rows = KERNEL_SET_MAX_ROWS};
     struct kernel_set set;
     struct error e = {0};
     assert_int_equal(kernel_set_build(r->bits.plan, &chip, &options, &set, &e), STATUS_OK);
@@ -198,6 +193,95 @@ static void many_key_blocks_have_the_same_bits(void **state) {
     long_context(TOY_GEMMA, "A100", ROWS, ACTIVATION_INT8, 0.03, 3e-3);
 }
 
+/* Every choice that slot 0 made, in every layer and KV head, is the CPU's. */
+static void compare_choices(struct cuda_rig *r, struct bits_rig *c, const struct gate_policy *gate,
+                            uint32_t n) {
+    struct cuda_backend *g = (struct cuda_backend *)r->bits.backend;
+    struct cpu_backend *b = (struct cpu_backend *)c->backend;
+    uint32_t n_chosen = 0;
+    for (uint32_t p = gate->first_position; p < n; p++) {
+        if (gate_choice_position(gate, p) != p) continue;
+        const uint32_t entry = p / STEP_GATE_REFRESH % CUDA_GATE_RING;
+        const uint32_t recent = gate_recent_page(gate, p);
+        assert_int_equal(g->gate_of.entries[entry].at, p + 1);
+        assert_int_equal(g->gate_of.entries[entry].recent_page, recent);
+        for (uint32_t layer = gate->dense_layers; layer < r->bits.plan->n_layers; layer++)
+            for (uint32_t h = 0; h < r->bits.plan->layers[layer].n_kv_heads; h++) {
+                uint16_t mask[64];
+                const uint64_t from =
+                    g->layers[layer].masks +
+                    ((uint64_t)entry * g->gate_of.mask_entry + h * g->gate_of.mask_stride) *
+                        sizeof *mask;
+                assert_int_equal(g->cuda.memcpy_dtoh_async(
+                                     mask, from, g->gate_of.mask_stride * sizeof *mask, g->stream),
+                                 CUDA_SUCCESS);
+                assert_int_equal(g->cuda.stream_synchronize(g->stream), CUDA_SUCCESS);
+                b->layer = &b->layers[layer];
+                const uint64_t *want = gate_chosen(b, 0, p) + h * b->gate_words;
+                for (uint32_t page = 0; page < recent; page++) {
+                    const bool chosen = mask[page / 16] >> page % 16 & 1;
+                    if (chosen != (want[page / 64] >> page % 64 & 1))
+                        fail_msg("choice at %u, layer %u, head %u: page %u", p, layer, h, page);
+                    n_chosen += chosen;
+                }
+            }
+    }
+    assert_true(n_chosen > 100);
+}
+
+/* Page choices: the CPU's numbers and the CPU's pages, the same bits however the sequence was cut,
+ * forked or rewritten.
+ */
+static void page_choices_have_the_same_bits(void **state) {
+    (void)state;
+    enum { LONG = 112 };
+    static const struct gate_policy narrow = {.first_position = 44,
+                                              .sink_pages = 1,
+                                              .recent_pages = 1,
+                                              .budget_pages = 1,
+                                              .dense_layers = 1};
+    static const struct bits_scenario scenarios[] = {
+        {.name = "token by token", .chunk = 1, .only_last = true},
+        {.name = "chunks of 3, with 3 others", .chunk = 3, .others = 3},
+        {.name = "chunks of 16, rewritten", .chunk = 16, .rewrite = true, .only_last = true},
+        {.name = "forked at 69", .chunk = 9, .fork_at = 69, .only_last = true},
+    };
+    if (!cuda_rig_possible()) return;
+    struct toy *t = toy_new(TOY_LLAMA);
+    uint32_t ids[LONG];
+    uint8_t seen[LONG];
+    static struct output want[LONG], cpu[LONG], dense[LONG];
+    ids_new(t, ids, LONG);
+    struct bits_rig c;
+    for (int gated = 0; gated < 2; gated++) {
+        bits_open_gated(&c, &t->plan, LONG + 8, CPU_ISA_SCALAR, 1, ACTIVATION_INT16, KV_F16,
+                        gated ? &narrow : NULL);
+        bits_sequence(&c, &whole, ids, LONG, gated ? cpu : dense, seen);
+        if (!gated) bits_close(&c);
+    }
+    struct cuda_rig r;
+    struct cuda_rig_options o = small;
+    o.n_ctx = LONG + 8;
+    o.gate = &narrow;
+    cuda_rig_open(&r, &t->plan, &o);
+    bits_sequence(&r.bits, &whole, ids, LONG, want, seen);
+    compare_numbers("page choices", want, cpu, LONG, 1e-3, 1e-4);
+    compare_choices(&r, &c, &narrow, LONG);
+    bits_close(&c);
+    uint32_t other = 0;
+    for (uint32_t p = 0; p < LONG; p++)
+        other += fabsf(cpu[p].lse - dense[p].lse) > 1e-3f * fabsf(dense[p].lse);
+    assert_true(other > 10); /* the choice matters */
+    for (unsigned i = 0; i < sizeof scenarios / sizeof *scenarios; i++)
+        bits_compare(&r.bits, &scenarios[i], "gated", ids, LONG, want);
+    struct cuda_backend_info info;
+    cuda_backend_info(r.bits.backend, &info);
+    assert_int_equal(info.budget.n_lines, 4);
+    kernels_are_in_the_set(&r, ACTIVATION_INT16);
+    cuda_rig_close(&r);
+    toy_free(t);
+}
+
 /* Taps, sampling, profiles; then what is refused, on one backend. */
 
 static void taps_hand_back_states(struct cuda_rig *r, const struct toy *t) {
@@ -295,6 +379,7 @@ static void sampling_is_as_asked(struct cuda_rig *r, const struct toy *t) {
 }
 
 static void later_features_are_refused(struct cuda_rig *r) {
+    r->log.level = LOG_OFF;
     const uint32_t id = 1;
     struct sample_bias many[8] = {{0}};
     for (int which = 0; which < 6; which++) {
@@ -328,8 +413,10 @@ static void one_backend_does_it_all(void **state) {
     later_features_are_refused(&r);
     struct cuda_backend_info info;
     cuda_backend_info(r.bits.backend, &info);
-    assert_int_equal(info.cc, 80);
-    assert_int_equal(info.n_sms, small.n_sms);
+    if (!softgpu_on_hardware()) {
+        assert_int_equal(info.cc, 80);
+        assert_int_equal(info.n_sms, small.n_sms);
+    }
     assert_int_equal(info.budget.n_lines, 3);
     assert_true(info.n_kernels > 10 && info.n_graphs >= 8 && info.pinned_bytes > 0);
     cuda_rig_close(&r);
@@ -356,6 +443,7 @@ static void numbers_that_are_none_are_marked(void **state) {
 /* The step says so, and nothing is accepted from then on. */
 static void a_lost_device_is_refused(void **state) {
     (void)state;
+    if (softgpu_on_hardware()) skip();
     if (!cuda_rig_possible()) return;
     struct toy *t = toy_new(TOY_LLAMA);
     const uint32_t id = 1;
@@ -381,6 +469,67 @@ static void a_lost_device_is_refused(void **state) {
     r.bits.backend = NULL;
     r.gpu.findings_clear();
     cuda_rig_close(&r);
+    toy_free(t);
+}
+
+/* Without graphs every kernel is launched on its own, inside a range with its work; the bits are
+ * the graphs'. */
+static void every_kernel_is_a_range(void **state) {
+    (void)state;
+    if (!cuda_rig_possible()) return;
+    struct toy *t = toy_new(TOY_LLAMA);
+    struct tool_log *log = nvtx_tool(TOOL_STRUCTURES);
+    const uint32_t id = 1;
+    struct output with_graphs = {0};
+    for (int graphs = 1; graphs >= 0; graphs--) {
+        struct cuda_rig r;
+        struct cuda_rig_options o = small;
+        o.max_rows = 1;
+        o.max_spans = 1;
+        o.no_graphs = !graphs;
+        o.nvtx = graphs ? NULL : nvtx_tool_path();
+        cuda_rig_open(&r, &t->plan, &o);
+        log->n = 0;
+        bits_begin(&r.bits);
+        bits_span(&r.bits, 0, 0, &id, 1);
+        step_add_output(r.bits.step, 0);
+        bits_run(&r.bits);
+        if (graphs) with_graphs = r.bits.step->outputs[0];
+        assert_true(bits_equal(&with_graphs, &r.bits.step->outputs[0]));
+        struct cuda_backend_info info;
+        cuda_backend_info(r.bits.backend, &info);
+        assert_int_equal(info.n_graphs > 0, graphs);
+        cuda_rig_close(&r);
+    }
+    /* The step, copies and layers around kernels; every one has its bytes, and products their
+     * operations; a range's work is that of those inside it. */
+    uint32_t depth = 0, kernels = 0, layers = 0;
+    uint64_t inside = 0;
+    assert_true(log->n > 20 && log->n < TOOL_LOG);
+    for (int i = 0; i < log->n; i++) {
+        const struct tool_event *e = &log->events[i];
+        if (!e->push) {
+            depth--;
+            continue;
+        }
+        assert_true(e->structured && e->bytes > 0);
+        if (i == 0) assert_string_equal(e->name, "decode");
+        if (i > 0) assert_true(depth >= 1);
+        if (strncmp(e->name, "layer ", 6) == 0) {
+            layers++;
+            inside = e->bytes;
+        }
+        if (strncmp(e->name, "lac_", 4) == 0) {
+            kernels++;
+            if (depth == 2 && inside > 0) assert_true(e->bytes <= inside);
+            if (strstr(e->name, "matmul") != NULL) assert_true(e->flops > 0);
+        }
+        depth++;
+    }
+    assert_int_equal(depth, 0);
+    assert_int_equal(layers, t->plan.n_layers);
+    /* Embedding; q k v, attention, o, feed-forward of each layer; norm, head, sampler. */
+    assert_true(kernels >= 4 + 4 * t->plan.n_layers && kernels <= 4 + 8 * t->plan.n_layers);
     toy_free(t);
 }
 
@@ -422,7 +571,8 @@ static void the_end_of_a_step_is_signalled(void **state) {
 
 static void opening_says_what_is_missing(void **state) {
     (void)state;
-    for (int which = 0; which < 7; which++) {
+    if (softgpu_on_hardware()) skip();
+    for (int which = 0; which < 6; which++) {
         struct toy *t = toy_new(which == 0 ? TOY_MIXTURE : TOY_LLAMA);
         struct cuda_rig r;
         struct backend_config cfg;
@@ -432,16 +582,15 @@ static void opening_says_what_is_missing(void **state) {
         enum status want = STATUS_UNSUPPORTED;
         if (which == 1) cfg.activations = ACTIVATION_F32;
         if (which == 2) cfg.kv = KV_Q8;
-        if (which == 3) cfg.gates = true;
-        if (which == 4) o.driver = "no-such-library.so.1";
-        if (which == 5) o.cache_dir = NULL, o.may_compile = false;
-        if (which >= 4) want = STATUS_NOT_FOUND;
-        if (which == 6) {
+        if (which == 3) o.driver = "no-such-library.so.1";
+        if (which == 4) o.cache_dir = NULL, o.may_compile = false;
+        if (which >= 3) want = STATUS_NOT_FOUND;
+        if (which == 5) {
             assert_int_equal(r.gpu.faults("memory=4194304"), 1);
             want = STATUS_NO_MEMORY;
             if (!cuda_rig_possible()) want = STATUS_NOT_FOUND;
         }
-        if (which < 5) assert_int_equal(cuda_backend_probe(&cfg, &o, &e), want);
+        if (which < 4) assert_int_equal(cuda_backend_probe(&cfg, &o, &e), want);
         assert_int_equal(cuda_backend_open(&cfg, &o, &r.bits.backend, &e), want);
         assert_null(r.bits.backend);
         assert_true(e.message[0] != '\0');
@@ -451,16 +600,50 @@ static void opening_says_what_is_missing(void **state) {
     }
 }
 
-int main(void) {
+/* As many pages as the device holds, and no more than asked; the plan is what opening then takes.
+ */
+static void a_plan_fits_the_device(void **state) {
+    (void)state;
+    struct toy *t = toy_new(TOY_LLAMA);
+    struct cuda_rig r;
+    struct backend_config cfg;
+    struct cuda_backend_plan p, all;
+    struct error e = {0};
+    cuda_rig_prepare(&r, &t->plan, &small, &cfg);
+    const struct cuda_backend_options o = cuda_rig_backend(&r);
+    assert_int_equal(cuda_backend_plan(&cfg, &o, 0, 777, &p, &e), STATUS_OK);
+    assert_int_equal(p.n_pages, 777);
+    assert_int_equal(cuda_backend_plan(&cfg, &o, 5, 777, &p, &e), STATUS_OK);
+    assert_int_equal(p.n_pages, 5);
+    assert_int_equal(p.budget.n_lines, 3);
+    assert_true(p.n_graphs > 0 && p.pinned_bytes > 0);
+    for (int gates = 0; gates < 2; gates++) {
+        cfg.gates = gates;
+        assert_int_equal(cuda_backend_plan(&cfg, &o, 0, UINT32_MAX, &all, &e), STATUS_OK);
+        assert_true(all.budget.total_bytes <= all.limit.limit_bytes);
+        /* A further 1 % would not fit. */
+        assert_int_equal(cuda_backend_plan(&cfg, &o, all.n_pages + all.n_pages / 100, 0, &p, &e),
+                         STATUS_OK);
+        assert_true(p.budget.total_bytes > p.limit.limit_bytes);
+    }
+    cuda_rig_close(&r);
+    toy_free(t);
+}
+
+int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(opening_says_what_is_missing),
+        cmocka_unit_test(a_plan_fits_the_device),
         cmocka_unit_test(one_backend_does_it_all),
         cmocka_unit_test(llama_has_the_same_bits),
         cmocka_unit_test(gemma_has_the_same_bits),
         cmocka_unit_test(many_key_blocks_have_the_same_bits),
+        cmocka_unit_test(page_choices_have_the_same_bits),
         cmocka_unit_test(numbers_that_are_none_are_marked),
         cmocka_unit_test(a_lost_device_is_refused),
         cmocka_unit_test(the_end_of_a_step_is_signalled),
+        cmocka_unit_test(every_kernel_is_a_range),
     };
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

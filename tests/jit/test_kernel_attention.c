@@ -25,10 +25,34 @@ struct scene {
     size_t page_halves; /* per page, one layer */
     uint16_t *kv;       /* [POOL][page_halves] */
     float *q;           /* [rows][heads * hd] */
+    /* Of gated rows: entry = row (of one sequence: 0), with its pages per KV head. */
+    struct attention_gate gates[MAX_ROWS];
     uint16_t masks[MAX_ROWS * 32 * 4];
-    uint64_t d_kv, d_q, d_run, d_position, d_row_pages, d_pages, d_masks;
+    uint32_t mask_entry;
+    uint64_t d_kv, d_q, d_run, d_position, d_row_pages, d_pages, d_masks, d_gates;
 };
-enum { MASK_STRIDE = 4 };
+enum { MASK_STRIDE = 4, LAYER = 2 };
+
+/* Some pages of each KV head before the recent one, as many for each; row 2 attends to everything,
+ * row 3 in this layer too. */
+static void choose(struct scene *c, uint32_t row) {
+    struct attention_gate *g = &c->gates[row];
+    const uint32_t own = c->position[row] / 16;
+    g->entry = row;
+    g->recent_page = own > 1 ? own - 1 : own;
+    g->n_chosen = g->recent_page * 2 / 3;
+    g->dense_layers = row == 3 ? LAYER + 1 : LAYER;
+    for (uint32_t h = 0; h < c->s.kv; h++) {
+        uint16_t *mask = &c->masks[row * c->mask_entry + h * MASK_STRIDE];
+        for (uint32_t n = 0; n < g->n_chosen;) {
+            const uint32_t page = (uint32_t)(rig_random(rig) % g->recent_page);
+            if (mask[page / 16] >> page % 16 & 1) continue;
+            mask[page / 16] |= (uint16_t)(1u << page % 16);
+            n++;
+        }
+    }
+    if (row == 2) g->entry = UINT32_MAX;
+}
 
 static uint16_t *page_of(struct scene *c, uint32_t row, uint32_t position) {
     return c->kv + c->pages[c->row_pages[row] + position / 16] * c->page_halves;
@@ -74,14 +98,13 @@ static void scene_make(struct scene *c, struct shape s, const uint32_t *position
         assert_true(c->n_pages <= POOL);
         write_sequence(c, r, positions[r]);
     }
-    for (uint32_t r = 0; r < n_rows; r++)
-        for (uint32_t h = 0; h < s.kv; h++)
-            for (uint32_t b = 0; b < MASK_STRIDE; b++) {
-                uint16_t *mask = &c->masks[(r * s.kv + h) * MASK_STRIDE + b];
-                /* Some blocks with no page at all, and always the row's own page. */
-                *mask = b % 2 == 1 ? 0 : (uint16_t)rig_random(rig);
-                if (positions[r] / 256 == b) *mask |= (uint16_t)(1u << positions[r] % 256 / 16);
-            }
+    c->mask_entry = s.kv * MASK_STRIDE + 3;
+    for (uint32_t r = 0; r < n_rows; r++) {
+        if (!one_sequence || r == 0)
+            choose(c, r);
+        else
+            c->gates[r] = c->gates[0];
+    }
     const uint32_t run = (1u << n_rows) - 1;
     uint32_t words[2] = {n_rows > 2 ? run & ~2u : run, 0};
     c->d_run = rig_put(rig, words, sizeof words);
@@ -90,11 +113,12 @@ static void scene_make(struct scene *c, struct shape s, const uint32_t *position
     c->d_row_pages = rig_put(rig, c->row_pages, sizeof(uint32_t) * n_rows);
     c->d_pages = rig_put(rig, c->pages, sizeof c->pages);
     c->d_masks = rig_put(rig, c->masks, sizeof c->masks);
+    c->d_gates = rig_put(rig, c->gates, sizeof c->gates);
 }
 
 static void scene_free(struct scene *c) {
-    const uint64_t all[] = {c->d_kv,        c->d_q,     c->d_run,  c->d_position,
-                            c->d_row_pages, c->d_pages, c->d_masks};
+    const uint64_t all[] = {c->d_kv,        c->d_q,     c->d_run,   c->d_position,
+                            c->d_row_pages, c->d_pages, c->d_masks, c->d_gates};
     for (unsigned i = 0; i < sizeof all / sizeof *all; i++) rig_free(rig, all[i]);
     free(c->kv);
     free(c->q);
@@ -106,9 +130,22 @@ static uint32_t first_visible(const struct scene *c, uint32_t r) {
 }
 
 static bool visible(const struct scene *c, uint32_t r, uint32_t kv_head, uint32_t p) {
+    const struct attention_gate *g = &c->gates[r];
     if (p < first_visible(c, r) || p > c->position[r]) return false;
-    return !c->s.gated ||
-           (c->masks[(r * c->s.kv + kv_head) * MASK_STRIDE + p / 256] >> (p % 256 / 16) & 1);
+    if (!c->s.gated || g->entry == UINT32_MAX || g->dense_layers > LAYER) return true;
+    const uint16_t *mask = &c->masks[g->entry * c->mask_entry + kv_head * MASK_STRIDE];
+    return p / 16 >= g->recent_page || (mask[p / 256] >> (p % 256 / 16) & 1);
+}
+
+/* Where positions stand in the blocks of a row: itself, or side by side with those attended to. */
+enum { NOWHERE = UINT32_MAX };
+static uint32_t arrange(const struct scene *c, uint32_t r, uint32_t kv_head, uint32_t *order) {
+    uint32_t n = 0;
+    for (uint32_t p = 0; p <= c->position[r]; p++) {
+        const bool on = visible(c, r, kv_head, p);
+        if (on || !c->s.gated || !KERNEL_GATED_RUNS) order[n++] = on ? p : NOWHERE;
+    }
+    return n;
 }
 
 static float warp_sum(float *a) {
@@ -126,11 +163,14 @@ static void oracle(struct scene *c, uint32_t r, uint32_t head, float *out) {
     const uint32_t kv_head = head / (s->heads / s->kv), hd = s->hd;
     const float *q = c->q + ((size_t)r * s->heads + head) * hd;
     float m = -3.402823466e+38f, l = 0, acc[256] = {0};
-    for (uint32_t b = first_visible(c, r) / 256; b <= c->position[r] / 256; b++) {
+    uint32_t order[1024];
+    for (uint32_t i = 0; i < 1024; i++) order[i] = NOWHERE;
+    const uint32_t n = arrange(c, r, kv_head, order);
+    for (uint32_t b = first_visible(c, r) / 256; b * 256 < n; b++) {
         float score[256], e[256], top = -3.402823466e+38f, sum = 0, total[256];
         for (uint32_t i = 0; i < 256; i++) {
-            const uint32_t p = b * 256 + i;
-            if (!visible(c, r, kv_head, p)) continue;
+            const uint32_t p = order[b * 256 + i];
+            if (p == NOWHERE) continue;
             const uint16_t *k = page_of(c, r, p) + kv_head * hd * 16 + p % 16;
             score[i] = 0;
             for (uint32_t d = 0; d < hd; d++)
@@ -141,9 +181,9 @@ static void oracle(struct scene *c, uint32_t r, uint32_t head, float *out) {
         for (uint32_t group = 0; group < 8; group++) {
             float lanes[32], sub[256] = {0};
             for (uint32_t i = 0; i < 32; i++) {
-                const uint32_t at = group * 32 + i, p = b * 256 + at;
-                e[at] = lanes[i] = visible(c, r, kv_head, p) ? math_expf(score[at] - top) : 0;
-                if (!visible(c, r, kv_head, p)) continue;
+                const uint32_t at = group * 32 + i, p = order[b * 256 + at];
+                e[at] = lanes[i] = p != NOWHERE ? math_expf(score[at] - top) : 0;
+                if (p == NOWHERE) continue;
                 const uint16_t *v =
                     page_of(c, r, p) + s->kv * hd * 16 + (kv_head * 16 + p % 16) * hd;
                 for (uint32_t d = 0; d < hd; d++) sub[d] = fmaf(e[at], f16_to_f32(v[d]), sub[d]);
@@ -205,7 +245,7 @@ static void run_attention(struct scene *c, bool walk, uint32_t bits, void *out, 
     for (uint32_t r = 0; r < c->n_rows && walk;) {
         uint32_t end = r + 1;
         while (end < c->n_rows && end - r < k.config.tile_rows &&
-               c->row_pages[end] == c->row_pages[r])
+               c->row_pages[end] == c->row_pages[r] && c->gates[end].entry == c->gates[r].entry)
             end++;
         tiles[n++] = (struct attention_tile){r, end - r};
         r = end;
@@ -227,11 +267,14 @@ static void run_attention(struct scene *c, bool walk, uint32_t bits, void *out, 
                                  .items = d_items,
                                  .count = d_count,
                                  .masks = c->d_masks,
+                                 .row_gates = c->d_gates,
                                  .partial = partial,
                                  .partial_ml = ml,
                                  .tickets = tickets,
                                  .out = d_out,
-                                 .mask_stride = MASK_STRIDE};
+                                 .mask_stride = MASK_STRIDE,
+                                 .mask_entry = c->mask_entry,
+                                 .layer = LAYER};
     rig_launch(rig, &k, &p);
     /* Again: tickets must be ready for the next launch. */
     if (!walk && bits == 0) rig_launch(rig, &k, &p);

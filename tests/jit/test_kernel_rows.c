@@ -2,6 +2,8 @@
  * rows, page copies, bounds, scores and choices, taps. */
 #include <math.h>
 
+#include "core/backend.h"
+#include "core/cpu/vector.h"
 #include "core/math.h"
 #include "jit/repack.h"
 #include "tests/jit/kernel_rig.h"
@@ -237,140 +239,140 @@ static void heads(void **state) {
     for (unsigned i = 0; i < sizeof all / sizeof *all; i++) rig_free(rig, all[i]);
 }
 
-/* Pages: copied, sealed with their bounds, scored by them, chosen. */
+/* Pages: copied, sealed with their bounds, chosen by them; as the CPU's kernels do it. */
+enum { PAGE_H = 6, PAGE_KV = 2, PAGE_HD = 64, PAGES = 24, GROUP = PAGE_H / PAGE_KV };
+enum { PAGE_HALVES = 2 * PAGE_KV * PAGE_HD * 16, BOUNDS_HALVES = PAGE_KV * 2 * PAGE_HD };
+
+static void copies(uint16_t *kv, uint64_t d_kv, bool fixed) {
+    const uint32_t list[] = {0, 23, 5, 22}, n = 2;
+    struct kernel_spec spec = {.family = KERNEL_PAGE_COPY};
+    spec.page_copy.page_bytes = fixed ? PAGE_HALVES * 2 : 0;
+    struct page_copy_params p = {.kv = d_kv,
+                                 .copies = rig_put(rig, list, sizeof list),
+                                 .count = rig_put(rig, &n, sizeof n),
+                                 .bytes = PAGE_HALVES * 2};
+    launch(&spec, 2, &p);
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(kv + list[2 * i + 1] * PAGE_HALVES, kv + list[2 * i] * PAGE_HALVES, PAGE_HALVES * 2);
+    uint16_t *after = malloc(PAGES * PAGE_HALVES * 2);
+    rig_read(rig, after, d_kv, PAGES * PAGE_HALVES * 2);
+    assert_memory_equal(after, kv, PAGES * PAGE_HALVES * 2);
+    free(after);
+    rig_free(rig, p.copies);
+    rig_free(rig, p.count);
+}
+
+static uint64_t seals(const struct vector_kernels *cpu, const uint16_t *kv, uint64_t d_kv,
+                      uint64_t run, uint16_t *bounds) {
+    uint32_t list[2 * PAGES];
+    const uint32_t n = PAGES;
+    uint16_t want[BOUNDS_HALVES];
+    for (uint32_t i = 0; i < PAGES; i++) {
+        list[2 * i] = (i * 5 + 1) % PAGES;
+        list[2 * i + 1] = i == 7 ? OFF_ROW : 0;
+    }
+    struct kernel_spec spec = {.family = KERNEL_PAGE_SEAL};
+    spec.page_seal = (struct page_seal_spec){.n_kv_heads = PAGE_KV, .head_dim = PAGE_HD};
+    struct page_seal_params p = {.kv = d_kv,
+                                 .page_bytes = PAGE_HALVES * 2,
+                                 .bounds = rig_zeros(rig, PAGES * BOUNDS_HALVES * 2),
+                                 .bounds_bytes = BOUNDS_HALVES * 2,
+                                 .list = rig_put(rig, list, sizeof list),
+                                 .count = rig_put(rig, &n, sizeof n),
+                                 .run = run};
+    launch(&spec, PAGES, &p);
+    rig_read(rig, bounds, p.bounds, PAGES * BOUNDS_HALVES * 2);
+    for (uint32_t i = 0; i < PAGES; i++) {
+        const uint32_t page = list[2 * i];
+        for (uint32_t h = 0; h < PAGE_KV; h++)
+            cpu->page_bounds((const uint8_t *)(kv + page * PAGE_HALVES + h * PAGE_HD * 16), NULL,
+                             KV_F16, PAGE_HD, want + h * 2 * PAGE_HD);
+        if (list[2 * i + 1] == OFF_ROW) memset(want, 0, sizeof want);
+        for (uint32_t j = 0; j < BOUNDS_HALVES; j++)
+            assert_true(f16_to_f32(bounds[page * BOUNDS_HALVES + j]) == f16_to_f32(want[j]));
+    }
+    rig_free(rig, p.list);
+    rig_free(rig, p.count);
+    return p.bounds;
+}
+
 static void pages(void **state) {
     (void)state;
     if (rig == NULL) skip();
-    enum { H = 4, KV = 2, HD = 64, PAGES = 24, STRIDE = 32, MASKS = 2 };
-    const size_t page_halves = 2 * KV * HD * 16, bounds_halves = KV * 2 * HD;
-    uint16_t *kv = malloc(PAGES * page_halves * 2), *bounds = malloc(PAGES * bounds_halves * 2);
-    for (size_t i = 0; i < PAGES * page_halves; i++) kv[i] = f32_to_f16(rig_normal(rig));
-    const uint64_t d_kv = rig_put(rig, kv, PAGES * page_halves * 2);
+    enum { CHOICES = 5, STRIDE = 32, MASKS = 2, ENTRY = PAGE_KV * MASKS + 1, DENSE = 3 };
+    const struct vector_kernels *cpu = vector_kernels(CPU_ISA_SCALAR);
+    uint16_t *kv = malloc(PAGES * PAGE_HALVES * 2), *bounds = malloc(PAGES * BOUNDS_HALVES * 2);
+    for (size_t i = 0; i < PAGES * PAGE_HALVES; i++) kv[i] = f32_to_f16(rig_normal(rig));
+    const uint64_t d_kv = rig_put(rig, kv, PAGES * PAGE_HALVES * 2), run = run_words();
+    copies(kv, d_kv, true);
+    copies(kv, d_kv, false);
+    const uint64_t d_bounds = seals(cpu, kv, d_kv, run, bounds);
 
-    const uint32_t copies[] = {0, 23, 5, 22}, n_copies = 2;
-    struct kernel_spec spec = {.family = KERNEL_PAGE_COPY};
-    spec.page_copy.page_bytes = (uint32_t)(page_halves * 2);
-    struct page_copy_params cp = {.kv = d_kv,
-                                  .copies = rig_put(rig, copies, sizeof copies),
-                                  .count = rig_put(rig, &n_copies, sizeof n_copies)};
-    launch(&spec, 2, &cp);
-    memcpy(kv + 23 * page_halves, kv, page_halves * 2);
-    memcpy(kv + 22 * page_halves, kv + 5 * page_halves, page_halves * 2);
-    uint16_t *after = malloc(PAGES * page_halves * 2);
-    rig_read(rig, after, d_kv, PAGES * page_halves * 2);
-    assert_memory_equal(after, kv, PAGES * page_halves * 2);
-
-    uint32_t list[PAGES];
-    const uint32_t n_list = PAGES;
-    for (uint32_t i = 0; i < PAGES; i++) list[i] = (i * 5 + 1) % PAGES;
-    spec = (struct kernel_spec){.family = KERNEL_PAGE_SEAL};
-    spec.page_seal = (struct page_seal_spec){.n_kv_heads = KV, .head_dim = HD};
-    struct page_seal_params sp = {.kv = d_kv,
-                                  .page_bytes = page_halves * 2,
-                                  .bounds = rig_zeros(rig, PAGES * bounds_halves * 2),
-                                  .bounds_bytes = bounds_halves * 2,
-                                  .list = rig_put(rig, list, sizeof list),
-                                  .count = rig_put(rig, &n_list, sizeof n_list)};
-    launch(&spec, PAGES, &sp);
-    rig_read(rig, bounds, sp.bounds, PAGES * bounds_halves * 2);
-    for (uint32_t page = 0; page < PAGES; page++)
-        for (uint32_t i = 0; i < KV * HD; i++) {
-            float least = INFINITY, most = -INFINITY;
-            for (uint32_t j = 0; j < 16; j++) {
-                const float x = f16_to_f32(kv[page * page_halves + i * 16 + j]);
-                least = fminf(least, x);
-                most = fmaxf(most, x);
-            }
-            const uint16_t *b = bounds + page * bounds_halves + i / HD * 2 * HD + i % HD;
-            assert_true(f16_to_f32(b[0]) == least && f16_to_f32(b[HD]) == most);
-        }
-
-    float q[ROWS * H * HD], scores[ROWS * KV * STRIDE];
-    uint32_t position[ROWS], row_pages[ROWS] = {0}, table[PAGES];
-    rig_normals(rig, q, ROWS * H * HD, 1);
-    for (uint32_t r = 0; r < ROWS; r++) position[r] = r * 63 + 5;
+    float q[ROWS * PAGE_H * PAGE_HD];
+    uint32_t row_pages[ROWS] = {0}, table[PAGES];
+    rig_normals(rig, q, ROWS * PAGE_H * PAGE_HD, 1);
+    /* Pages 22 and 23 are copies of 5 and 0: equal scores. */
     for (uint32_t i = 0; i < PAGES; i++) table[i] = (i * 7 + 3) % PAGES;
-    spec = (struct kernel_spec){.family = KERNEL_PAGE_SCORE};
-    spec.page_score = (struct page_score_spec){.n_heads = H, .n_kv_heads = KV, .head_dim = HD};
-    const uint64_t run = run_words();
-    struct page_score_params kp = {.q = rig_put(rig, q, sizeof q),
-                                   .bounds = sp.bounds,
-                                   .bounds_bytes = bounds_halves * 2,
+    const uint32_t anchors[] = {99, 4, 9, 4, 17, 1, 30};
+    const struct page_choice choices[CHOICES] = {
+        {0, 4, 1, 22, 5, 1, 4, 0}, {1, 2, 2, 20, 1, 3, 0, DENSE}, {3, 0, 1, 3, 8, 1, 6, 1},
+        {4, 1, 3, 2, 1, 0, 0, 0},  {5, 3, 1, 21, 0, 2, 2, DENSE},
+    };
+    const uint32_t count = CHOICES;
+    uint16_t masks[6 * ENTRY];
+    struct kernel_spec spec = {.family = KERNEL_PAGE_CHOOSE};
+    spec.page_choose =
+        (struct page_choose_spec){.n_heads = PAGE_H, .n_kv_heads = PAGE_KV, .head_dim = PAGE_HD};
+    struct page_choose_params p = {.q = rig_put(rig, q, sizeof q),
+                                   .bounds = d_bounds,
+                                   .bounds_bytes = BOUNDS_HALVES * 2,
+                                   .choices = rig_put(rig, choices, sizeof choices),
+                                   .count = rig_put(rig, &count, sizeof count),
+                                   .anchors = rig_put(rig, anchors, sizeof anchors),
                                    .run = run,
-                                   .row_position = rig_put(rig, position, sizeof position),
                                    .row_pages = rig_put(rig, row_pages, sizeof row_pages),
                                    .pages = rig_put(rig, table, sizeof table),
-                                   .scores = rig_zeros(rig, sizeof scores),
+                                   .scores =
+                                       rig_alloc(rig, sizeof(float) * CHOICES * PAGE_KV * STRIDE),
+                                   .masks = rig_zeros(rig, sizeof masks),
                                    .score_stride = STRIDE,
-                                   .max_rows = ROWS};
-    launch(&spec, ROWS, &kp);
-    rig_read(rig, scores, kp.scores, sizeof scores);
-    for (uint32_t r = 0; r < ROWS; r++)
-        for (uint32_t h = 0; h < KV && r != OFF_ROW; h++)
-            for (uint32_t page = 0; page < position[r] / 16; page++) {
-                double best = -INFINITY;
-                for (uint32_t g = 0; g < H / KV; g++) {
-                    double s = 0;
-                    const uint16_t *b = bounds + table[page] * bounds_halves + h * 2 * HD;
-                    for (uint32_t d = 0; d < HD; d++) {
-                        const double x = (double)q[(r * H + h * (H / KV) + g) * HD + d];
-                        s += fmax(x * (double)f16_to_f32(b[d]), x * (double)f16_to_f32(b[HD + d]));
-                    }
-                    best = fmax(best, s);
+                                   .mask_stride = MASKS,
+                                   .mask_entry = ENTRY,
+                                   .layer = DENSE - 1};
+    for (int turn = 0; turn < 2; turn++, p.layer++) {
+        launch(&spec, 8, &p);
+        rig_read(rig, masks, p.masks, sizeof masks);
+        for (uint32_t i = 0; i < CHOICES; i++)
+            for (uint32_t h = 0; h < PAGE_KV; h++) {
+                const struct page_choice *c = &choices[i];
+                const uint16_t *got = masks + c->entry * ENTRY + h * MASKS;
+                float score[PAGES];
+                bool always[PAGES];
+                for (uint32_t page = 0; page < PAGES; page++) {
+                    always[page] = page < c->sink_pages;
+                    for (uint32_t a = 0; a < c->n_anchors; a++)
+                        always[page] |= anchors[c->first_anchor + a] == page;
+                    score[page] =
+                        cpu->page_score(q + (c->row * PAGE_H + h * GROUP) * PAGE_HD, GROUP, PAGE_HD,
+                                        bounds + table[page] * BOUNDS_HALVES + h * 2 * PAGE_HD);
                 }
-                const float got = scores[(r * KV + h) * STRIDE + page];
-                assert_true(fabs((double)got - best) < 1e-4);
+                for (uint32_t page = 0; page < PAGES; page++) {
+                    uint32_t better = 0;
+                    for (uint32_t o = 0; o < c->recent_page; o++)
+                        better += !always[o] &&
+                                  (score[o] > score[page] || (score[o] == score[page] && o < page));
+                    const bool want = page < c->recent_page && c->dense_layers <= p.layer &&
+                                      (always[page] || better < c->budget_pages);
+                    if ((got[page / 16] >> page % 16 & 1) != want)
+                        fail_msg("choice %u head %u: page %u", i, h, page);
+                }
             }
-
-    /* Ties to the lower page: scores rounded so that there are some. */
-    for (size_t i = 0; i < sizeof scores / sizeof *scores; i++) scores[i] = rintf(scores[i] / 4);
-    rig_write(rig, kp.scores, scores, sizeof scores);
-    uint16_t always[ROWS * MASKS], masks[ROWS * KV * MASKS];
-    uint32_t budget[ROWS];
-    for (uint32_t r = 0; r < ROWS; r++) {
-        budget[r] = r == 5 ? UINT32_MAX : r;
-        for (uint32_t b = 0; b < MASKS; b++) {
-            always[r * MASKS + b] = b == 0 ? 1 : 0; /* the sink */
-            const uint32_t last = position[r] / 16;
-            if (last / 16 == b) always[r * MASKS + b] |= (uint16_t)(1u << last % 16);
-        }
     }
-    spec = (struct kernel_spec){.family = KERNEL_PAGE_CHOOSE};
-    spec.page_choose.n_kv_heads = KV;
-    struct page_choose_params pp = {.scores = kp.scores,
-                                    .always = rig_put(rig, always, sizeof always),
-                                    .budget = rig_put(rig, budget, sizeof budget),
-                                    .run = run,
-                                    .row_position = kp.row_position,
-                                    .masks = rig_zeros(rig, sizeof masks),
-                                    .score_stride = STRIDE,
-                                    .mask_stride = MASKS,
-                                    .max_rows = ROWS};
-    launch(&spec, ROWS, &pp);
-    rig_read(rig, masks, pp.masks, sizeof masks);
-    for (uint32_t r = 0; r < ROWS; r++)
-        for (uint32_t h = 0; h < KV && r != OFF_ROW; h++) {
-            const float *s = scores + (r * KV + h) * STRIDE;
-            for (uint32_t page = 0; page < position[r] / 16; page++) {
-                const bool kept = always[r * MASKS + page / 16] >> page % 16 & 1;
-                uint32_t better = 0;
-                for (uint32_t o = 0; o < position[r] / 16; o++) {
-                    if (always[r * MASKS + o / 16] >> o % 16 & 1) continue;
-                    better += s[o] > s[page] || (s[o] == s[page] && o < page);
-                }
-                const bool got = masks[(r * KV + h) * MASKS + page / 16] >> page % 16 & 1;
-                assert_int_equal(got, kept || better < budget[r]);
-            }
-            const uint32_t last = position[r] / 16;
-            assert_true(masks[(r * KV + h) * MASKS + last / 16] >> last % 16 & 1);
-        }
-    const uint64_t all[] = {d_kv,     cp.copies, cp.count,  sp.bounds,       sp.list,
-                            sp.count, run,       kp.q,      kp.row_position, kp.row_pages,
-                            kp.pages, kp.scores, pp.always, pp.budget,       pp.masks};
+    const uint64_t all[] = {d_kv,      d_bounds, run,         p.q,      p.choices, p.count,
+                            p.anchors, p.pages,  p.row_pages, p.scores, p.masks};
     for (unsigned i = 0; i < sizeof all / sizeof *all; i++) rig_free(rig, all[i]);
     free(kv);
     free(bounds);
-    free(after);
 }
 
 static void taps(void **state) {

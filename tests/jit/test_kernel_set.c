@@ -110,8 +110,8 @@ static void test_every_chip(void **state) {
         assert_int_equal(count(&s, KERNEL_ATTENTION), 4); /* split, walk; plain, gated */
         assert_int_equal(count(&s, KERNEL_SAMPLER), 1);
         assert_int_equal(count(&s, KERNEL_EMBED), 1);
-        assert_int_equal(count(&s, KERNEL_PAGE_COPY), 1);
-        assert_int_equal(count(&s, KERNEL_PAGE_SCORE), 1);
+        assert_int_equal(count(&s, KERNEL_PAGE_COPY), 3); /* pages, their bounds, slots */
+        assert_int_equal(count(&s, KERNEL_PAGE_CHOOSE), 1);
         assert_int_equal(count(&s, KERNEL_ROPE_KV), 0);
         assert_true(count(&s, KERNEL_FFN) >= 1);
         assert_true(has_epilogue(&s, KERNEL_OUT_QKV) && has_epilogue(&s, KERNEL_OUT_GATED) &&

@@ -121,7 +121,6 @@ struct work {
         struct copy_op copy;
         struct fill_op fill;
         struct host_op host;
-        uint64_t *record_ns; /* the event's time, or NULL once the event is gone */
     };
     /* of a kernel that ran */
     struct exec_interval interval;
@@ -142,7 +141,6 @@ struct stream {
 struct event {
     struct work *record; /* a reference, or NULL: never recorded */
     bool timing;
-    uint64_t ns;
 };
 
 struct kernel_stats {

@@ -126,13 +126,12 @@ static void coarsen(const struct spot *s, struct race_read_cell *c) {
             r.warp = RACE_WHOLE_BLOCK | r.warp / warps;
         if (c->n_more >= BLOCK_READERS) r.warp = RACE_WHOLE_GRID;
         uint32_t k = 0;
-        while (k < n && c->more[k].warp != r.warp) k++;
+        while (k < n && (c->more[k].warp != r.warp || c->more[k].bytes != r.bytes)) k++;
         if (k == n) {
             c->more[n++] = r;
             continue;
         }
         if (r.clock > c->more[k].clock) c->more[k].clock = r.clock;
-        c->more[k].bytes |= r.bytes;
         c->more[k].strong &= r.strong;
     }
     c->n_more = n;
@@ -145,7 +144,9 @@ static bool merge_reader(const struct spot *s, struct race_reader *old,
                          const struct race_reader *new) {
     const uint64_t warps = s->w->block->launch->block_warps;
     uint64_t thread;
-    if (old->warp == new->warp && old->clock == new->clock && old->strong == new->strong) {
+    /* Neighbours in a cell are readers of their own bytes only. */
+    if (old->warp == new->warp && old->clock == new->clock && old->strong == new->strong &&
+        (old->bytes == new->bytes || old->lanes == new->lanes)) {
         old->lanes |= new->lanes;
         old->bytes |= new->bytes;
         return true;
@@ -154,8 +155,9 @@ static bool merge_reader(const struct spot *s, struct race_reader *old,
         old->warp == RACE_WHOLE_GRID ||
         ((old->warp & RACE_WHOLE_BLOCK) && (old->warp & ~RACE_WHOLE_BLOCK) == new->warp / warps);
     if (!within) return false;
-    if (old->clock < new->clock && !(old->bytes & ~new->bytes) && old->strong <= new->strong &&
-        reader_ordered(s, old, &thread)) {
+    if (old->clock < new->clock && old->strong <= new->strong &&reader_ordered(s, old, &thread)) {
+        /* Of more bytes it stays what it is: its other bytes were not read again. */
+        if (old->bytes & ~new->bytes) return false;
         *old = *new;
         return true;
     }

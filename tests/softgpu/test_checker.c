@@ -123,6 +123,8 @@ static void test_race(void **state) {
         {"bad_blocks", FINDING_RACE, 2, false},
         {"good_blocks", CLEAN, 4, false},
         {"good_bytes", CLEAN, 1, false},
+        {"good_halves", CLEAN, 1, false},
+        {"bad_halves", FINDING_RACE, 1, false},
         {"good_flag", CLEAN, 2, false},
         {"bad_flag_relaxed", FINDING_RACE, 2, false},
         {"bad_flag_reader", FINDING_RACE, 2, false},

@@ -33,8 +33,40 @@ struct softgpu {
     softgpu_reset_fn *reset;
 };
 
+/* LAC_CUDA=device: tests run on the machine's own GPU (tests/gpu_check.sh). What only the software
+ * device knows is then nothing: no findings, counters 0, no faults. */
+static inline bool softgpu_on_hardware(void) {
+    const char *which = getenv("LAC_CUDA");
+    return which != NULL && strcmp(which, "device") == 0;
+}
+static inline uint64_t hardware_count(int kind) {
+    (void)kind;
+    return 0;
+}
+static inline uint64_t hardware_rule(enum host_rule rule) {
+    (void)rule;
+    return 0;
+}
+static inline int hardware_finding(uint32_t i, struct finding *out) {
+    (void)i, (void)out;
+    return 0;
+}
+static inline uint64_t hardware_pending(void) {
+    return 0;
+}
+static inline int hardware_text(const char *text) {
+    (void)text;
+    return 0;
+}
+static inline uint64_t hardware_counter(const char *kernel, const char *counter) {
+    (void)kernel, (void)counter;
+    return 0;
+}
+static inline void hardware_nothing(void) {}
+
 static inline const char *softgpu_path(void) {
     static char path[512];
+    if (softgpu_on_hardware()) return "libcuda.so.1";
     const char *build = getenv("BUILD");
     snprintf(path, sizeof path, "%s/tests/softgpu/libcuda.so.1", build != NULL ? build : "build");
     return path;
@@ -46,9 +78,17 @@ static inline void softgpu_symbol(void *library, const char *name, void *functio
     memcpy(function, &p, sizeof p);
 }
 
-/* device NULL: what the environment says. */
-static inline void softgpu_open(struct softgpu *g, const char *device) {
-    memset(g, 0, sizeof *g);
+static inline void softgpu_attach(struct softgpu *g) {
+    if (softgpu_on_hardware()) {
+        g->findings_count = hardware_count;
+        g->rule_count = hardware_rule;
+        g->finding = hardware_finding;
+        g->findings_clear = g->reset = hardware_nothing;
+        g->pending = hardware_pending;
+        g->faults = g->report = hardware_text;
+        g->counter = hardware_counter;
+        return;
+    }
     void *library = dlopen(softgpu_path(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (library == NULL) fail_msg("%s", dlerror());
     softgpu_symbol(library, "softgpu_findings_count", &g->findings_count);
@@ -61,6 +101,12 @@ static inline void softgpu_open(struct softgpu *g, const char *device) {
     softgpu_symbol(library, "softgpu_counter", &g->counter);
     softgpu_symbol(library, "softgpu_reset", &g->reset);
     dlclose(library);
+}
+
+/* device NULL: what the environment says. */
+static inline void softgpu_open(struct softgpu *g, const char *device) {
+    memset(g, 0, sizeof *g);
+    softgpu_attach(g);
     if (device != NULL) setenv("SOFTGPU_DEVICE", device, 1);
     g->reset();
     struct error e = {0};
