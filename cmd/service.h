@@ -13,6 +13,7 @@
 #include "core/metric.h"
 #include "models/chat_template.h"
 #include "models/encoder.h"
+#include "models/label_heads.h"
 #include "models/ngram_table.h"
 #include "models/sidecar.h"
 #include "models/tokenizer.h"
@@ -40,7 +41,10 @@ struct service {
     char name[128];            /* the served model's name: the file's, without its suffix */
     struct sidecar *side_car;  /* NULL: none */
     struct ngram_table ngrams; /* its n-gram section, if it has one */
-    char fingerprint[32];      /* build, model, numerics: while it is the same, so are the bytes */
+    struct label_sets labels;  /* its label heads */
+    uint64_t epoch;            /* that the backend knows them by; 0: it has none */
+    char fingerprint[32]; /* build, model, numerics, label heads: while it is the same, so are the
+                             bytes */
 };
 
 /* The steps a server of that many slots makes; max_pages is left to the engine. */

@@ -122,6 +122,8 @@ struct config {
     uint32_t tune_samples, tune_batch, tune_shortlist, tune_ngram_kib, tune_epochs;
     bool tune_draft_block;
     uint32_t tune_exit_layer; /* 0: no exit block */
+    const char *labels_path;
+    struct config_list label_layers; /* n = 0: chosen */
 
     /* train, classify, drift, lint; out_path is the task model */
     const char *task_model, *task_words, *adapt_path, *replay_path, *check_path, *head_model;
