@@ -317,8 +317,9 @@ static void parse_label(struct parse *p, size_t i, const json_t *v, struct text 
     const enum status s = json_doc_text(&p->doc, v, &p->out->arena, out, p->e);
     if (s != STATUS_OK)
         p->status = s;
-    else if (out->len == 0 || out->len > REQUEST_MAX_LABEL_BYTES)
-        parse_invalid(p, field, "must be a string of 1 to 128 bytes");
+    else if (out->len == 0 || out->len > REQUEST_MAX_LABEL_BYTES ||
+             memchr(out->data, 0, out->len) != NULL)
+        parse_invalid(p, field, "must be a string of 1 to 128 bytes, none of them U+0000");
 }
 
 static void parse_labels(struct parse *p, const json_t *v) {

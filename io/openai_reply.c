@@ -239,9 +239,15 @@ static void write_labels(struct json_writer *j, const struct request_report *rep
     json_write_key(j, "label");
     json_write_string_n(j, r->labels[report->label].data, r->labels[report->label].len);
     json_write_key(j, "label_probabilities");
-    json_write_array(j);
-    for (uint32_t i = 0; i < r->n_labels; i++) json_write_float(j, report->label_probability[i]);
-    json_write_array_end(j);
+    json_write_object(j);
+    for (uint32_t i = 0; i < r->n_labels; i++) {
+        char label[REQUEST_MAX_LABEL_BYTES + 1];
+        memcpy(label, r->labels[i].data, r->labels[i].len);
+        label[r->labels[i].len] = '\0';
+        json_write_key(j, label);
+        json_write_float(j, report->label_probability[i]);
+    }
+    json_write_object_end(j);
 }
 
 void openai_write_report(struct json_writer *j, const struct request_report *report,

@@ -294,8 +294,24 @@ static enum status run_learners(struct trainer *t, struct error *e) {
 
 /* ---- calibration ---- */
 
-static bool calibrates(uint32_t row) {
-    return rng_draw(3, 0, row, RNG_AUDIT, 2) & 1;
+/* Rows are halved by a draw. What is fitted and chosen on one half is measured on the other; what
+ * is kept is fitted and chosen on both. */
+enum part { HALF_A, HALF_B, BOTH, PARTS };
+
+static bool in_part(uint32_t row, enum part part) {
+    return part == BOTH || (rng_draw(3, 0, row, RNG_AUDIT, 2) & 1) == (uint64_t)part;
+}
+
+/* What each part's scales make of every row: [PARTS][n_taps][n]. */
+struct calibration {
+    struct trainer *t;
+    float *confidence;
+    uint8_t *right;
+    float scale[PARTS][LABEL_MAX_HEADS], prior_scale[PARTS][LABEL_MAX_HEADS];
+};
+
+static size_t place(const struct trainer *t, enum part part, uint32_t tap) {
+    return ((size_t)part * t->in->n_taps + tap) * t->in->n;
 }
 
 static uint32_t likeliest(const float *z, uint32_t k) {
@@ -305,21 +321,21 @@ static uint32_t likeliest(const float *z, uint32_t k) {
     return best;
 }
 
-/* Means over the calibrating rows of the gradient and the curvature of the loss in (a, b). */
+/* Sums of the gradient and the curvature of the loss in (a, b). */
 struct slope {
     double g[2], h[3], loss;
 };
 
-static void add_slope(const float *s, const float *prior, uint32_t k, uint32_t label, double a,
-                      double b, struct slope *out) {
-    double most = -INFINITY, mass = 0, mean[2] = {0}, square[3] = {0};
-    double z[HEADS_MAX_LABELS];
+static void add_slope(const float *s, const float *prior, uint32_t k, uint32_t label, float a,
+                      float b, struct slope *out) {
+    float z[HEADS_MAX_LABELS], most = -INFINITY;
+    double mass = 0, mean[2] = {0}, square[3] = {0};
     for (uint32_t c = 0; c < k; c++) {
-        z[c] = a * (double)s[c] + b * (double)prior[c];
+        z[c] = a * s[c] + b * prior[c];
         most = z[c] > most ? z[c] : most;
     }
     for (uint32_t c = 0; c < k; c++) {
-        const double x = (double)s[c], y = (double)prior[c], p = math_exp(z[c] - most);
+        const double x = (double)s[c], y = (double)prior[c], p = (double)math_expf(z[c] - most);
         mass += p;
         mean[0] += p * x, mean[1] += p * y;
         square[0] += p * x * x, square[1] += p * x * y, square[2] += p * y * y;
@@ -330,36 +346,37 @@ static void add_slope(const float *s, const float *prior, uint32_t k, uint32_t l
     out->h[0] += square[0] / mass - m0 * m0;
     out->h[1] += square[1] / mass - m0 * m1;
     out->h[2] += square[2] / mass - m1 * m1;
-    out->loss += math_log(mass) + most - z[label];
+    out->loss += math_log(mass) + (double)(most - z[label]);
 }
 
-static struct slope slope_at(const struct trainer *t, const float *sums, double a, double b) {
+static struct slope slope_at(const struct trainer *t, const float *sums, enum part part, double a,
+                             double b) {
     struct slope s = {{0}, {0}, 0};
     for (uint32_t i = 0; i < t->in->n; i++)
-        if (calibrates(i))
-            add_slope(sums + (size_t)i * t->k, t->text + (size_t)i * t->k, t->k, t->in->label[i], a,
-                      b, &s);
+        if (in_part(i, part))
+            add_slope(sums + (size_t)i * t->k, t->text + (size_t)i * t->k, t->k, t->in->label[i],
+                      (float)a, (float)b, &s);
     return s;
 }
 
 /* The loss is convex: Newton's steps, halved until they descend. */
-static void fit_scales(const struct trainer *t, const float *sums, float *scale,
+static void fit_scales(const struct trainer *t, const float *sums, enum part part, float *scale,
                        float *prior_scale) {
-    double a = 0.5, b = 0.5;
-    struct slope s = slope_at(t, sums, a, b);
+    double a = 0.3, b = 0.5;
+    struct slope s = slope_at(t, sums, part, a, b);
     for (uint32_t step = 0; step < NEWTON_STEPS; step++) {
         const double h0 = s.h[0] + 1e-6, h2 = s.h[2] + 1e-6, det = h0 * h2 - s.h[1] * s.h[1];
         if (!(det > 0)) break;
         const double da = (h2 * s.g[0] - s.h[1] * s.g[1]) / det;
         const double db = (h0 * s.g[1] - s.h[1] * s.g[0]) / det;
-        double part = 1;
+        double step_part = 1;
         struct slope next = s;
-        for (; part > 1e-3; part /= 2) {
-            next = slope_at(t, sums, a - part * da, b - part * db);
+        for (; step_part > 1e-3; step_part /= 2) {
+            next = slope_at(t, sums, part, a - step_part * da, b - step_part * db);
             if (next.loss < s.loss) break;
         }
-        if (!(next.loss < s.loss - 1e-7 * s.loss)) break;
-        a -= part * da, b -= part * db;
+        if (!(next.loss < s.loss - 1e-5 * s.loss)) break;
+        a -= step_part * da, b -= step_part * db;
         s = next;
     }
     /* Neither may speak against itself; and rows told apart without error leave no finite best. */
@@ -367,11 +384,26 @@ static void fit_scales(const struct trainer *t, const float *sums, float *scale,
     *prior_scale = (float)(b < 0 ? 0 : b > 50 ? 50 : b);
 }
 
-/* Per head and row: is it right, and how sure. */
-struct verdicts {
-    float *confidence; /* [n_taps][n] */
-    uint8_t *right;    /* [n_taps][n] */
-};
+/* One head under one part's scales. `held` holds sums over the heads so far. */
+static void calibrate_task(void *arg, uint32_t task, uint32_t worker) {
+    (void)worker;
+    struct calibration *c = arg;
+    const struct trainer *t = c->t;
+    const enum part part = (enum part)(task % PARTS);
+    const uint32_t tap = task / PARTS, k = t->k;
+    const float *sums = t->held + (size_t)tap * t->in->n * k;
+    struct label_head h = {.n_labels = k};
+    float p[HEADS_MAX_LABELS];
+    fit_scales(t, sums, part, &h.scale, &h.prior_scale);
+    c->scale[part][tap] = h.scale;
+    c->prior_scale[part][tap] = h.prior_scale;
+    for (uint32_t i = 0; i < t->in->n; i++) {
+        const size_t at = place(t, part, tap) + i;
+        c->confidence[at] =
+            label_head_probabilities(&h, sums + (size_t)i * k, t->text + (size_t)i * k, p);
+        c->right[at] = likeliest(p, k) == t->in->label[i];
+    }
+}
 
 struct policy {
     uint32_t last;
@@ -383,20 +415,18 @@ struct outcome {
     double layers;
 };
 
-static struct outcome play(const struct trainer *t, const struct verdicts *v, struct policy p,
-                           bool calibrating) {
-    struct outcome o = {0};
-    const uint32_t n = t->in->n;
-    for (uint32_t i = 0; i < n; i++) {
-        if (calibrates(i) != calibrating) continue;
+static void play(const struct calibration *c, enum part scales, enum part rows, struct policy p,
+                 struct outcome *o) {
+    const struct trainer *t = c->t;
+    for (uint32_t i = 0; i < t->in->n; i++) {
+        if (!in_part(i, rows)) continue;
         uint32_t r = 0;
-        while (r < p.last && v->confidence[(size_t)r * n + i] < p.threshold) r++;
-        o.n++;
-        o.right += v->right[(size_t)r * n + i];
-        o.first += r == 0;
-        o.layers += t->in->layers[r];
+        while (r < p.last && c->confidence[place(t, scales, r) + i] < p.threshold) r++;
+        o->n++;
+        o->right += c->right[place(t, scales, r) + i];
+        o->first += r == 0;
+        o->layers += t->in->layers[r];
     }
-    return o;
 }
 
 static double share(double part, double all) {
@@ -404,86 +434,85 @@ static double share(double part, double all) {
 }
 
 /* The fewest layers whose accuracy is all but the best; ties to the fewer heads. */
-static struct policy choose(const struct trainer *t, const struct verdicts *v) {
+static struct policy choose(const struct calibration *c, enum part part) {
     static const float thresholds[] = {0.3f, 0.4f,  0.5f, 0.55f,  0.6f,  0.65f, 0.7f,  0.75f,
                                        0.8f, 0.85f, 0.9f, 0.925f, 0.95f, 0.97f, 0.98f, 0.99f};
     enum { N = sizeof thresholds / sizeof *thresholds };
-    double best = 0, fewest = INFINITY;
+    double accuracy[LABEL_MAX_HEADS][N], layers[LABEL_MAX_HEADS][N], best = 0, fewest = INFINITY;
     struct policy chosen = {0, thresholds[0]};
-    for (int pass = 0; pass < 2; pass++)
-        for (uint32_t last = 0; last < t->in->n_taps; last++)
-            for (uint32_t i = 0; i < (last > 0 ? N : 1); i++) {
-                const struct policy p = {last, thresholds[i]};
-                const struct outcome o = play(t, v, p, true);
-                const double accuracy = share(o.right, o.n), layers = share(o.layers, o.n);
-                if (pass == 0 && accuracy > best) best = accuracy;
-                if (pass == 0 || accuracy < best - LABEL_TOLERANCE || layers >= fewest) continue;
-                fewest = layers;
-                chosen = p;
-            }
+    for (uint32_t last = 0; last < c->t->in->n_taps; last++) {
+        for (uint32_t i = 0; i < N; i++) {
+            struct outcome o = {0};
+            play(c, part, part, (struct policy){last, thresholds[i]}, &o);
+            accuracy[last][i] = share(o.right, o.n);
+            layers[last][i] = share(o.layers, o.n);
+            if (accuracy[last][i] > best) best = accuracy[last][i];
+        }
+    }
+    for (uint32_t last = 0; last < c->t->in->n_taps; last++) {
+        for (uint32_t i = 0; i < N; i++) {
+            if (accuracy[last][i] < best - LABEL_TOLERANCE || layers[last][i] >= fewest) continue;
+            fewest = layers[last][i];
+            chosen = (struct policy){last, thresholds[i]};
+        }
+    }
     return chosen;
 }
 
 /* The lower end of Wilson's interval, one-sided 95 %. */
 static double lower_bound(double right, double n) {
-    const double z = 1.6449;
+    const double z = 1.6449, zz = z * z;
     if (!(n > 0)) return 0;
-    const double p = right / n, zz = z * z;
+    const double p = right / n;
     const double low =
         (p + zz / (2 * n) - z * sqrt(p * (1 - p) / n + zz / (4 * n * n))) / (1 + zz / n);
     return low > 0 ? low : 0;
 }
 
-/* Accuracy of scores [n, k] on the rows that nothing was chosen on. */
 static float accuracy_of(const struct trainer *t, const float *z) {
-    uint32_t right = 0, n = 0;
-    for (uint32_t i = 0; i < t->in->n; i++) {
-        if (calibrates(i)) continue;
-        n++;
+    uint32_t right = 0;
+    for (uint32_t i = 0; i < t->in->n; i++)
         right += likeliest(z + (size_t)i * t->k, t->k) == t->in->label[i];
-    }
-    return (float)share(right, n);
+    return (float)share(right, t->in->n);
 }
 
-static void calibrate(struct trainer *t, const struct verdicts *v, float *sums,
-                      struct label_heads *out, struct label_scores *scores) {
-    const uint32_t n = t->in->n, k = t->k;
-    float p[HEADS_MAX_LABELS];
-    memset(sums, 0, (size_t)n * k * sizeof *sums);
-    scores->text = accuracy_of(t, t->text);
+static void find_scores(const struct calibration *c, struct label_scores *scores) {
+    const struct trainer *t = c->t;
     for (uint32_t tap = 0; tap < t->in->n_taps; tap++) {
-        const float *held = t->held + (size_t)tap * n * k;
-        for (size_t i = 0; i < (size_t)n * k; i++) sums[i] += held[i];
-        struct label_head *h = &out->heads[tap];
-        *h = (struct label_head){.layer = t->in->layers[tap],
-                                 .n_labels = k,
-                                 .weight = t->state_weight + (size_t)tap * k * t->in->d,
-                                 .bias = t->state_bias + (size_t)tap * k};
-        fit_scales(t, sums, &h->scale, &h->prior_scale);
-        uint32_t right = 0, measured = 0;
-        for (uint32_t i = 0; i < n; i++) {
-            const size_t at = (size_t)tap * n + i;
-            v->confidence[at] =
-                label_head_probabilities(h, sums + (size_t)i * k, t->text + (size_t)i * k, p);
-            v->right[at] = likeliest(p, k) == t->in->label[i];
-            if (calibrates(i)) continue;
-            measured++;
-            right += v->right[at];
-        }
-        scores->state[tap] = accuracy_of(t, held);
-        scores->combined[tap] = (float)share(right, measured);
+        uint32_t right = 0;
+        for (uint32_t i = 0; i < t->in->n; i++)
+            right += c->right[place(t, in_part(i, HALF_A) ? HALF_B : HALF_A, tap) + i];
+        scores->combined[tap] = (float)share(right, t->in->n);
     }
 }
 
-static void finish(const struct trainer *t, const struct verdicts *v, struct label_heads *out,
-                   const struct label_scores *scores) {
-    const struct policy p = choose(t, v);
-    const struct outcome o = play(t, v, p, false);
+static void calibrate(struct calibration *c, struct label_heads *out, struct label_scores *scores) {
+    struct trainer *t = c->t;
+    const uint32_t n_taps = t->in->n_taps;
+    const size_t nk = (size_t)t->in->n * t->k;
     float best = 0;
-    for (uint32_t i = 0; i < t->in->n_taps; i++)
-        best = scores->state[i] > best ? scores->state[i] : best;
+    scores->text = accuracy_of(t, t->text);
+    for (uint32_t tap = 0; tap < n_taps; tap++) {
+        scores->state[tap] = accuracy_of(t, t->held + tap * nk);
+        best = scores->state[tap] > best ? scores->state[tap] : best;
+    }
+    for (size_t i = nk; i < n_taps * nk; i++) t->held[i] += t->held[i - nk];
+    worker_pool_run(t->o->workers, calibrate_task, c, n_taps * PARTS);
+    find_scores(c, scores);
+    struct outcome o = {0};
+    play(c, HALF_A, HALF_B, choose(c, HALF_A), &o);
+    play(c, HALF_B, HALF_A, choose(c, HALF_B), &o);
+    const struct policy p = choose(c, BOTH);
     out->n_heads = p.last + 1;
-    for (uint32_t i = 0; i < out->n_heads; i++) out->threshold[i] = p.threshold;
+    for (uint32_t i = 0; i < n_taps; i++) {
+        out->threshold[i] = p.threshold;
+        out->heads[i] = (struct label_head){.layer = t->in->layers[i],
+                                            .n_labels = t->k,
+                                            .scale = c->scale[BOTH][i],
+                                            .prior_scale = c->prior_scale[BOTH][i],
+                                            .weight = t->state_weight + (size_t)i * t->k * t->in->d,
+                                            .bias = t->state_bias + (size_t)i * t->k};
+    }
     out->figures = (struct label_figures){
         .n_rows = o.n,
         .accuracy = (float)share(o.right, o.n),
@@ -492,7 +521,7 @@ static void finish(const struct trainer *t, const struct verdicts *v, struct lab
         .first_share = (float)share(o.first, o.n),
         .text_accuracy = scores->text,
         .state_accuracy = best,
-        .full_accuracy = scores->state[t->in->n_taps - 1],
+        .full_accuracy = scores->state[n_taps - 1],
     };
 }
 
@@ -534,10 +563,10 @@ enum status label_train(const struct label_input *in, const struct label_options
     /* What stays, then what does not. */
     const size_t kept = t.kp + t.k + taps * t.k * (in->d + 1);
     float *keep = calloc(kept + ((size_t)o->n_buckets * t.k + 3) / sizeof(float) + 1, sizeof *keep);
-    float *floats =
-        malloc((nk * (taps + 2) + (size_t)o->n_buckets * t.kp + taps * in->n) * sizeof *floats);
+    float *floats = malloc((nk * (taps + 1) + (size_t)o->n_buckets * t.kp + PARTS * taps * in->n) *
+                           sizeof *floats);
     uint32_t *fold = malloc(in->n * sizeof *fold), *order = malloc(in->n * sizeof *order);
-    uint8_t *right = malloc(taps * in->n);
+    uint8_t *right = malloc(PARTS * taps * in->n);
     enum status st = STATUS_OK;
     if (keep == NULL || floats == NULL || fold == NULL || order == NULL || right == NULL)
         st = error_set(e, STATUS_NO_MEMORY, NULL, "no memory to train label heads");
@@ -551,14 +580,13 @@ enum status label_train(const struct label_input *in, const struct label_options
         t.state_weight = t.state_bias + taps * t.k;
         int8_t *text_weight = (int8_t *)(keep + kept);
         t.text = floats, t.held = t.text + nk;
-        float *sums = t.held + taps * nk;
-        t.text_weight = sums + nk;
-        const struct verdicts v = {t.text_weight + (size_t)o->n_buckets * t.kp, right};
+        t.text_weight = t.held + taps * nk;
+        struct calibration c = {
+            .t = &t, .confidence = t.text_weight + (size_t)o->n_buckets * t.kp, .right = right};
         deal(&t, order);
         st = run_learners(&t, e);
         if (st == STATUS_OK) {
-            calibrate(&t, &v, sums, out, scores);
-            finish(&t, &v, out, scores);
+            calibrate(&c, out, scores);
             quantise(&t, text_scale, text_weight);
             out->n_labels = t.k;
             out->d_model = in->d;

@@ -4,11 +4,12 @@
  * Learners: multinomial logistic regression, for the text on hashed features by stochastic gradient
  * descent (models/task_fit.h says how), for each layer on the standardised mean state by Adam
  * (Kingma and Ba, arXiv:1412.6980) with an L2 penalty and a falling rate. Each learner is fitted on
- * every fold's other rows and on all rows. Held-out scores then fit the scale of each head's summed
- * scores and of the look (two numbers a head, by Newton's method on the likelihood: temperature
- * scaling of Guo et al., arXiv:1706.04599, for two looks at once) on half of the rows. On the same
- * half the last head and the threshold are chosen: the fewest layers whose accuracy is within
- * LABEL_TOLERANCE of the best. The other half measures what was chosen (struct label_figures).
+ * every fold's other rows and on all rows. Held-out scores then fit the
+ * scale of each head's summed scores and of the look (two numbers a head, by Newton's method on the
+ * likelihood: temperature scaling of Guo et al., arXiv:1706.04599, for two looks at once), and
+ * choose the last head and the threshold: the fewest layers whose accuracy is within
+ * LABEL_TOLERANCE of the best. Done on one half of the rows and measured on the other, twice, it
+ * gives struct label_figures; done on all of them, what is kept.
  *
  * Deterministic: a function of rows, options and seed, not of threads or instruction set.
  * Memory: about 4 n (2 n_taps n_labels + features) bytes beside the states.

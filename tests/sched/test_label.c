@@ -1,6 +1,9 @@
 /* Requests with labels among others, in random schedules: the answers of heads and of scoring are
  * those of a plain path over the same tokens; the others' answers are what they are alone; pages of
  * looked-at texts are never shared; what does not fit is refused by name. */
+#include <signal.h>
+#include <unistd.h>
+
 #include "tests/sched/fake.h"
 
 #include "models/label_text.h"
@@ -383,6 +386,8 @@ static void run_seed(struct tokenizer *t, struct worker_pool *workers, const str
     free(clients);
 }
 
+static volatile uint64_t running_seed; /* 0: none */
+
 static void random_schedules(void **state) {
     (void)state;
     struct tokenizer *t = fake_tokenizer();
@@ -393,10 +398,10 @@ static void random_schedules(void **state) {
     const uint64_t from = one != NULL ? strtoull(one, NULL, 0) : 1;
     const uint64_t n = one != NULL ? 1 : 150;
     for (uint64_t seed = from; seed < from + n; seed++) {
-        char line[64];
-        snprintf(line, sizeof line, "failing seed: LAC_SEED=%llu\n", (unsigned long long)seed);
+        running_seed = seed;
         run_seed(t, workers, &known, seed);
     }
+    running_seed = 0;
     printf("# by heads %llu, by scores %llu, others %llu, failed %llu, left %llu\n",
            (unsigned long long)totals[0], (unsigned long long)totals[1],
            (unsigned long long)totals[2], (unsigned long long)totals[3],
@@ -448,9 +453,24 @@ static void refusals(void **state) {
     tokenizer_free(t);
 }
 
+static int say_seed(void **state) {
+    (void)state;
+    if (running_seed != 0)
+        fprintf(stderr, "failing seed: LAC_SEED=%llu\n", (unsigned long long)running_seed);
+    return 0;
+}
+
+/* A CHECK aborts. */
+static void on_abort(int sig) {
+    (void)sig;
+    say_seed(NULL);
+    _exit(1);
+}
+
 int main(void) {
+    signal(SIGABRT, on_abort);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_schedules),
+        cmocka_unit_test_teardown(random_schedules, say_seed),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
