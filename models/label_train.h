@@ -23,7 +23,7 @@
 #include "core/worker_pool.h"
 #include "models/label_heads.h"
 
-#define LABEL_TOLERANCE 0.002
+#define LABEL_TOLERANCE 0.001
 
 struct label_input {
     /* Every label has at least two rows; n_labels <= HEADS_MAX_LABELS, n_taps <= LABEL_MAX_HEADS.

@@ -143,9 +143,23 @@ static struct batch_decode *likeliest(struct batch *b, struct slots *t, float *r
     return best;
 }
 
+/* What the largest text or label that waits must find in one step: no draft may take it. */
+static void keep_room(const struct slots *t, uint32_t *rows, uint32_t *outputs) {
+    uint32_t text = 0, label = 0;
+    for (uint32_t i = 0; i < t->cfg.max_batch; i++) {
+        const struct slot *s = &t->slots[i];
+        if (s->paused) continue;
+        if (s->phase == SLOT_LOOK && s->n_prompt > text) text = s->n_prompt;
+        if (s->phase == SLOT_SCORE && slot_score_rows(s) > label) label = slot_score_rows(s);
+    }
+    *rows -= text > label ? text : label;
+    *outputs -= label;
+}
+
 static void choose_drafts(struct batch *b, struct slots *t) {
     const struct step_limits *most = &b->step->limits;
     uint32_t room = most->max_rows - b->n_decodes, outputs = most->max_outputs - t->cfg.max_batch;
+    keep_room(t, &room, &outputs);
     struct cost_work work = {.rows = b->n_decodes, .outputs = b->n_decodes};
     double tokens = b->n_decodes;
     if (room > outputs) room = outputs;
