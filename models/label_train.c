@@ -13,7 +13,7 @@
 enum { BATCH = 128, LANES = 16, TEXT_EPOCHS = 16, NEWTON_STEPS = 30 };
 #define STATE_RATE 3e-3f
 #define STATE_L2   1e-3f
-#define TEXT_RATE  2.0f
+#define TEXT_RATE  3.0f
 #define TEXT_L2    2e-6f
 
 struct trainer {

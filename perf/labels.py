@@ -6,7 +6,8 @@ Rows are dealt to folds by a seed, each label by itself. Per fold: `laconic tune
 layers, and again with one head behind the last layer (full depth); then the held-out texts are asked for, in turn from a server with
 either side-car, at 1 and at 8 requests at once. Accuracy is over all held-out texts (exit) or those asked for; words alone and the best
 single head are the figures of `tune` on its own held-out rows, and words alone also as a linear model on tf-idf of words and pairs
-fitted here (NumPy, no text features of ours). Times are medians of pairs asked in turn. The CPU's other load is printed.
+fitted here (NumPy, no text features of ours). Times are medians of pairs asked in turn, by the clock and by the CPU time of the server's threads (with --threads 1
+none of it is waiting). The CPU's other load is printed.
 """
 import argparse, collections, csv, json, os, random, re, statistics, subprocess, sys, tempfile, time
 from concurrent.futures import ThreadPoolExecutor
@@ -82,18 +83,24 @@ def tune(model, path, out, *more):
     return json.loads(p.stdout)
 
 
+def cpu_ms(s):
+    """On the CPU so far, all threads: what another process's load does not change."""
+    return sum(int(open(f'/proc/{s.p.pid}/task/{t}/schedstat').read().split()[0]) for t in os.listdir(f'/proc/{s.p.pid}/task')) / 1e6
+
+
 def paired(servers, texts, labels, at_once):
-    """Milliseconds per request, by server: the time of a batch of texts over their number, in turn."""
-    out = {n: [] for n in servers}
+    """Milliseconds per request, by server: the time of a batch of texts over their number, in turn; and of the CPU."""
+    out, cpu = {n: [] for n in servers}, {n: [] for n in servers}
     pool = ThreadPoolExecutor(at_once)
     for i in range(0, len(texts) - at_once + 1, at_once):
         names = list(servers); names = names[i // at_once % 2:] + names[:i // at_once % 2]
         for n in names:
-            t0 = time.perf_counter()
+            t0, c0 = time.perf_counter(), cpu_ms(servers[n])
             list(pool.map(lambda t: ask(servers[n], t, labels), texts[i:i + at_once]))
             out[n].append((time.perf_counter() - t0) / at_once * 1e3)
+            cpu[n].append((cpu_ms(servers[n]) - c0) / at_once)
     pool.shutdown()
-    return out
+    return out, cpu
 
 
 def main():
@@ -119,7 +126,7 @@ def main():
             some = test[:o.requests]
             answers = {n: [ask(s, t, labels)[1] for t, _ in (test if n == 'exit' else some)] for n, s in servers.items()}
             right = {n: statistics.mean(x['label'] == c for x, (_, c) in zip(v, test)) for n, v in answers.items()}
-            one, eight = (paired(servers, [t for t, _ in some], labels, k) for k in (1, 8))
+            (one, cpu_one), (eight, cpu_eight) = (paired(servers, [t for t, _ in some], labels, k) for k in (1, 8))
         finally:
             for s in servers.values(): s.stop()
         zero, zero_ms = None, None
@@ -134,11 +141,13 @@ def main():
                'zero_shot': zero, 'zero_shot_ms': zero_ms, 'mean_layer': statistics.mean(x['exit_layer'] for x in answers['exit']),
                'promised': exit_report['accuracy'], 'promised_low': exit_report['accuracy_low'], 'tune_s': exit_report['seconds'],
                'ms_1': {n: statistics.median(v) for n, v in one.items()}, 'ms_8': {n: statistics.median(v) for n, v in eight.items()},
+               'cpu_ms_1': {n: statistics.median(v) for n, v in cpu_one.items()}, 'cpu_ms_8': {n: statistics.median(v) for n, v in cpu_eight.items()},
+               'times_cpu_1': statistics.median(b / a for a, b in zip(cpu_one['exit'], cpu_one['full'])), 'times_cpu_8': statistics.median(b / a for a, b in zip(cpu_eight['exit'], cpu_eight['full'])),
                'times_1': statistics.median(b / a for a, b in zip(one['exit'], one['full'])), 'times_8': statistics.median(b / a for a, b in zip(eight['exit'], eight['full']))}
         report['folds'].append(row)
         print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}), flush=True)
     mean = lambda k: statistics.mean(r[k] for r in report['folds'] if r[k] is not None) if any(r[k] is not None for r in report['folds']) else None
-    report['mean'] = {k: mean(k) for k in ('accuracy_exit', 'accuracy_full_with_text', 'head_alone_full_depth', 'best_head_alone', 'words_alone', 'tfidf_linear', 'zero_shot', 'zero_shot_ms', 'mean_layer', 'promised', 'times_1', 'times_8')}
+    report['mean'] = {k: mean(k) for k in ('accuracy_exit', 'accuracy_full_with_text', 'head_alone_full_depth', 'best_head_alone', 'words_alone', 'tfidf_linear', 'zero_shot', 'zero_shot_ms', 'mean_layer', 'promised', 'times_1', 'times_8', 'times_cpu_1', 'times_cpu_8')}
     report['load_after'] = busy_share(1)
     print('mean over folds: ' + ', '.join(f'{k} {v:.4f}' for k, v in report['mean'].items() if v is not None))
     print(f"other load after: {report['load_after']:.0%}")
