@@ -7,12 +7,15 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/rng.h"
 #include "models/label_heads.h"
 #include "models/label_train.h"
+#include "models/sidecar.h"
 
 enum { D = 20, LABELS = 5, HEADS = 3, BUCKETS = 64 };
 
@@ -166,6 +169,63 @@ static void keys(void **state) {
     assert_false(label_sort(twice, 3, order));
 }
 
+/* Sets of a side-car: found by exactly their labels; one that is damaged refuses all. */
+static void sets(void **state) {
+    (void)state;
+    struct sample s;
+    struct error e = {0};
+    struct sidecar_section sections[2] = {{.kind = SIDECAR_LABEL_HEADS, .version = 1},
+                                          {.kind = SIDECAR_LABEL_HEADS, .version = 1}};
+    const uint64_t model[2] = {1, 2};
+    char path[64];
+    void *bytes[2];
+    make(&s);
+    snprintf(path, sizeof path, "label-heads-%d.lacs", (int)getpid());
+    for (uint32_t i = 0; i < 2; i++) {
+        s.h.n_labels = LABELS - i;
+        for (uint32_t k = 0; k < HEADS; k++) s.h.heads[k].n_labels = LABELS - i;
+        label_heads_key(s.labels, LABELS - i, sections[i].key);
+        assert_int_equal(label_heads_write(&s.h, 12, &bytes[i], &sections[i].bytes, &e), STATUS_OK);
+        sections[i].data = bytes[i];
+    }
+    struct sidecar *car;
+    struct label_sets sets;
+    assert_int_equal(sidecar_write(path, model, sections, 2, &e), STATUS_OK);
+    assert_int_equal(sidecar_open(path, model, &car, &e), STATUS_OK);
+    assert_int_equal(label_sets_open(car, &plan, &sets, &e), STATUS_OK);
+    assert_int_equal(sets.n, 2);
+    assert_int_equal(sets.heads.n_labels, 2 * HEADS);
+    for (uint32_t n = 1; n <= LABELS; n++) {
+        const struct label_set *found = label_sets_find(&sets, s.labels, n);
+        assert_true((found != NULL) == (n >= LABELS - 1));
+        if (found == NULL) continue;
+        assert_int_equal(found->heads.n_labels, n);
+        for (uint32_t h = 0; h < HEADS; h++)
+            assert_int_equal(sets.heads.labels[found->first_head + h].layer,
+                             found->heads.heads[h].layer);
+    }
+    const uint64_t digest = sets.digest;
+    label_sets_close(&sets);
+    sidecar_close(car);
+    ((float *)bytes[1])[sections[1].bytes / 4 - 17] += 1; /* a weight: another answer */
+    assert_int_equal(sidecar_write(path, model, sections, 2, &e), STATUS_OK);
+    assert_int_equal(sidecar_open(path, model, &car, &e), STATUS_OK);
+    assert_int_equal(label_sets_open(car, &plan, &sets, &e), STATUS_OK);
+    assert_true(sets.digest != digest);
+    label_sets_close(&sets);
+    sidecar_close(car);
+    ((uint32_t *)bytes[0])[3] = 0; /* no labels */
+    assert_int_equal(sidecar_write(path, model, sections, 2, &e), STATUS_OK);
+    assert_int_equal(sidecar_open(path, model, &car, &e), STATUS_OK);
+    assert_int_equal(label_sets_open(car, &plan, &sets, &e), STATUS_CORRUPT);
+    assert_true(sets.n == 0 && sets.sets == NULL);
+    assert_non_null(strstr(e.message, "label heads"));
+    sidecar_close(car);
+    unlink(path);
+    free(bytes[0]);
+    free(bytes[1]);
+}
+
 /* ---- training ---- */
 
 enum { ROWS = 400, TAPS = 3 };
@@ -242,10 +302,8 @@ static void training(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trip),
-        cmocka_unit_test(hostile),
-        cmocka_unit_test(keys),
-        cmocka_unit_test(training),
+        cmocka_unit_test(round_trip), cmocka_unit_test(hostile),  cmocka_unit_test(keys),
+        cmocka_unit_test(sets),       cmocka_unit_test(training),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
