@@ -2,7 +2,7 @@
 """Labels through the real server: heads trained by `laconic tune --labels` on a few texts of our own, the side-car served, zero-shot
 where no head matches, hostile lists, damaged sections, and decodes beside label requests. Prints "N passed, N failed".
 """
-import json, os, random, signal, subprocess, sys, tempfile, time, traceback
+import json, math, os, random, signal, subprocess, sys, tempfile, time, traceback
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, 'tests/e2e'))
 from harness import LACONIC, MODEL, SLOW, Server, delta, parallel, quiet, text
@@ -91,6 +91,24 @@ def case_zero_shot(f):
     many = [f'label number {i}' for i in range(40)]
     st, r = ask(f.server, 'number 17', many)
     assert st == 200 and set(r['laconic']['label_probabilities']) == set(many), (st, str(r)[:200])
+
+
+def case_scores_are_logprobs(f):
+    """Zero-shot probabilities from the same prompt's logprobs, asked for token by token."""
+    labels, what = ['refund', 'lost card', 'a very long label'], 'My card is gone'
+    asked = f'Which one of these labels fits the text best? Answer with the label alone.\n\nLabels:\na very long label\nlost card\nrefund\n\nText: {what}'
+    p = subprocess.run([LACONIC, 'template', MODEL], input=json.dumps({'messages': [{'role': 'user', 'content': asked}], 'add_generation_prompt': True}), capture_output=True, text=True)
+    ids = lambda t: f.server.call('/tokenize', {'content': t, 'parse_special': True})[1]['tokens']
+    prompt, want = ids(p.stdout), {}
+    for label in labels:
+        answer = ids(label) + ids('<|im_end|>')
+        st, r = f.server.call('/v1/completions', {'prompt': prompt + answer, 'max_tokens': 0, 'echo': True, 'logprobs': 0})
+        assert st == 200, r
+        want[label] = sum(r['choices'][0]['logprobs']['token_logprobs'][-len(answer):])
+    top = max(want.values()); total = sum(math.exp(v - top) for v in want.values())
+    st, r = ask(f.server, what, labels)
+    assert st == 200 and r['usage']['prompt_tokens'] == len(prompt), (r, len(prompt))
+    for label, v in want.items(): assert abs(r['laconic']['label_probabilities'][label] - math.exp(v - top) / total) < 1e-4, (r['laconic'], want)
 
 
 def case_hostile_lists(f):
