@@ -34,8 +34,10 @@ struct step_limits service_limits(uint32_t max_batch) {
         .max_rows = STEP_ROWS + max_batch,
         .max_outputs = max_batch * 2 + 256,
         .max_copies = max_batch * PLAN_MAX_GROUPS,
-        .max_profiles = 1,
+        .max_profiles = max_batch + 1,
         .max_taps = max_batch,
+        .max_exits = max_batch,
+        .max_looks = max_batch,
     };
 }
 
@@ -65,6 +67,24 @@ static uint64_t identity(struct service *s) {
     return XXH3_64bits(parts, sizeof parts);
 }
 
+/* A backend that runs no heads leaves labels to be scored as the model's own words. */
+static enum status open_labels(struct service *s, struct error *e) {
+    enum { EPOCH = 1 };
+    enum status st = label_sets_open(s->side_car, s->engine->plan, &s->labels, e);
+    if (st != STATUS_OK || s->labels.n == 0) return st;
+    st = s->engine->backend->ops->publish(s->engine->backend, EPOCH, &s->labels.heads, e);
+    if (st == STATUS_OK) {
+        s->epoch = EPOCH;
+    } else if (st == STATUS_UNSUPPORTED) {
+        const struct log log = {.out = stderr, .level = LOG_WARN};
+        log_write(&log, LOG_WARN,
+                  "%s: labels are scored as the model's own words, without the side-car's heads",
+                  e->message);
+        st = STATUS_OK;
+    }
+    return st;
+}
+
 /* The side-car that was named, or the one beside the model. Of another model it is refused. */
 static enum status open_side_car(struct service *s, const struct config *c, struct error *e) {
     char beside[4096];
@@ -83,7 +103,8 @@ static enum status open_side_car(struct service *s, const struct config *c, stru
     enum status st = sidecar_open(path, digest, &s->side_car, e);
     if (st != STATUS_OK) return st;
     const struct sidecar_section *n = sidecar_find(s->side_car, SIDECAR_NGRAM, NULL);
-    return n != NULL ? ngram_table_view(&s->ngrams, n->data, n->bytes, e) : STATUS_OK;
+    if (n != NULL) st = ngram_table_view(&s->ngrams, n->data, n->bytes, e);
+    return st == STATUS_OK ? open_labels(s, e) : st;
 }
 
 /* What answers attend to: the options, and what was calibrated. It is part of the fingerprint,
@@ -139,8 +160,10 @@ static enum status open_sched(struct service *s, const struct service_options *o
     if (st != STATUS_OK) return st;
     s->flight = flight_init(s->flight_region.data, o->max_batch, FLIGHT_EVENTS);
     const uint64_t id = identity(s);
+    /* All that decides about bytes. */
+    const uint64_t decides[] = {id, gate_identity(&s->gate), s->epoch != 0 ? s->labels.digest : 0};
     snprintf(s->fingerprint, sizeof s->fingerprint, "lac-%016llx",
-             (unsigned long long)(id ^ gate_identity(&s->gate)));
+             (unsigned long long)XXH3_64bits(decides, sizeof decides));
     const struct sched_config cfg = {
         .plan = s->engine->plan,
         .tokenizer = s->tokenizer,
@@ -163,6 +186,8 @@ static enum status open_sched(struct service *s, const struct service_options *o
         .prefill_budget_ns = PREFILL_BUDGET_NS,
         .chore_slice_ns = CHORE_SLICE_NS,
         .heap_bytes = heap_allocated_bytes(),
+        .labels = s->epoch != 0 ? &s->labels : NULL,
+        .epoch = s->epoch,
         .kv_domain = id,
         .now_ns = monotonic,
     };
@@ -206,6 +231,8 @@ enum status service_open(const struct service_options *o, struct service **out, 
 void service_close(struct service *s) {
     if (s == NULL) return;
     if (s->sched != NULL) sched_close(s->sched);
+    if (s->epoch != 0) s->engine->backend->ops->retire(s->engine->backend, s->epoch);
+    label_sets_close(&s->labels);
     chat_template_free(s->chat_template);
     tokenizer_free(s->tokenizer);
     encoder_close(s->encoder);

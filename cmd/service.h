@@ -13,6 +13,7 @@
 #include "core/metric.h"
 #include "models/chat_template.h"
 #include "models/encoder.h"
+#include "models/label_heads.h"
 #include "models/ngram_table.h"
 #include "models/sidecar.h"
 #include "models/tokenizer.h"
@@ -42,7 +43,10 @@ struct service {
     struct sidecar *side_car;  /* NULL: none */
     struct ngram_table ngrams; /* its n-gram section, if it has one */
     struct gate_config gate;
-    char fingerprint[32]; /* build, model, numerics: while it is the same, so are the bytes */
+    struct label_sets labels; /* its label heads */
+    uint64_t epoch;           /* that the backend knows them by; 0: it has none */
+    char fingerprint[32]; /* build, model, numerics, gate, label heads: while it is the same, so are
+                             the bytes */
 };
 
 /* The steps a server of that many slots makes; max_pages is left to the engine. */

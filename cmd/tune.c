@@ -371,9 +371,13 @@ static void close_tune(struct tune *t) {
 }
 
 static enum status check_options(const struct config *c, struct error *e) {
-    if ((c->answers_path != NULL) == (c->prompts_path != NULL))
-        return error_set(e, STATUS_INVALID, "answers", "either --answers or --prompts is wanted");
-    if (!sidecar_key_valid(c->traffic))
+    if ((c->answers_path != NULL) + (c->prompts_path != NULL) + (c->labels_path != NULL) != 1)
+        return error_set(e, STATUS_INVALID, "answers",
+                         "either --answers, --prompts or --labels is wanted");
+    if ((c->traffic == NULL) != (c->labels_path != NULL))
+        return error_set(e, STATUS_INVALID, "traffic", "--traffic is %s",
+                         c->traffic == NULL ? "wanted" : "not for --labels");
+    if (c->traffic != NULL && !sidecar_key_valid(c->traffic))
         return error_set(e, STATUS_INVALID, "traffic",
                          "--traffic takes 1 to %d of A-Z a-z 0-9 . _ - :", SIDECAR_KEY_BYTES - 1);
     if (strlen(c->out_path) > 3000)
@@ -390,6 +394,7 @@ int cmd_tune(int argc, char **argv) {
         usage_fail("tune", &e);
         return 2;
     }
+    if (c.labels_path != NULL) return tune_labels(&c, &e) == STATUS_OK ? 0 : usage_fail("tune", &e);
     struct tune t = {.config = &c};
     struct outcome out = {0};
     enum status st = STATUS_OK;

@@ -119,6 +119,9 @@ void tune_report_json(const struct tune *t, const struct tune_report *r, bool ti
                       struct buffer *out);
 void tune_report_print(const struct tune *t, const struct tune_report *r);
 
+/* tune_labels.c: `--labels`, all of it but the command line. */
+enum status tune_labels(const struct config *c, struct error *e);
+
 /* Progress on stderr, where that is a terminal. */
 void tune_progress(const char *what, uint32_t done, uint32_t all);
 

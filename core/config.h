@@ -129,6 +129,8 @@ struct config {
     uint32_t tune_samples, tune_batch, tune_shortlist, tune_ngram_kib, tune_epochs;
     bool tune_draft_block;
     uint32_t tune_exit_layer; /* 0: no exit block */
+    const char *labels_path;
+    struct config_list label_layers; /* n = 0: chosen */
 
     /* calibrate; out_path is the side-car or NULL, file_path the documents */
     bool calibrate_gate;

@@ -24,6 +24,8 @@ enum {
     REQUEST_MAX_TOP_LOGPROBS = STEP_TOP,
     REQUEST_MAX_INPUTS = 2048, /* texts of one EMBEDDING */
     REQUEST_MAX_GATE_PAGES = 1 << 20,
+    REQUEST_MAX_LABELS = 256,
+    REQUEST_MAX_LABEL_BYTES = 128,
     REQUEST_DEFAULT_CHAT_TOKENS = 1024,
     REQUEST_DEFAULT_COMPLETION_TOKENS = 16,
 };
@@ -77,7 +79,8 @@ struct request {
     /* CHAT: the JSON text of an object {messages, tools, tool_choice, documents,
      * add_generation_prompt, continue_final_message, chat_template_kwargs}, as far as given; it is
      * the input of the template. COMPLETION, TOKENIZE: `prompt` (text), or `ids` when the client
-     * sent token ids. DETOKENIZE: `ids`. */
+     * sent token ids. DETOKENIZE: `ids`. With labels `prompt` is what is to be classified: the last
+     * user message of a chat, else the prompt's text. */
     struct text chat_json;
     struct text prompt;
     const uint32_t *ids;
@@ -90,6 +93,11 @@ struct request {
     const struct text *inputs; /* [n_inputs], 1 .. REQUEST_MAX_INPUTS */
     uint32_t n_inputs;
     uint32_t dimensions; /* that the client wants; 0: whatever there are */
+
+    /* Classify instead of answering: distinct (sched checks), 1 to
+     * REQUEST_MAX_LABEL_BYTES bytes each, none of them 0; n is 1. */
+    const struct text *labels; /* [n_labels], 0 .. REQUEST_MAX_LABELS */
+    uint32_t n_labels;
 
     uint32_t n;          /* choices, 1 .. REQUEST_MAX_CHOICES */
     uint32_t max_tokens; /* meaningful when SET_MAX_TOKENS; may be 0 */
@@ -145,7 +153,10 @@ struct request_report {
     uint64_t queue_ns, prefill_ns, decode_ns; /* for `explain` and metrics */
     /* Page choices: pages that gated rows attended to, of those there were (0: none was gated). */
     uint64_t gate_attended, gate_there;
-    uint32_t n_anchors; /* markers in the prompt */
+    uint32_t n_anchors;             /* markers in the prompt */
+    const float *label_probability; /* [n_labels] as the request lists them, or NULL */
+    uint32_t label;                 /* the answer's index */
+    uint32_t exit_layer;            /* layers run; 0: all, label tokens were scored */
 };
 
 /* Names a submitted request: slot or queue entry plus generation, never reused while valid. */

@@ -24,6 +24,7 @@ static size_t layout(char *base, struct step *s, const struct step_limits *l) {
     s->taps = carve(base, &at, l->max_taps, sizeof *s->taps);
     s->profiles = carve(base, &at, l->max_profiles, sizeof *s->profiles);
     s->exits = carve(base, &at, l->max_exits, sizeof *s->exits);
+    s->looks = carve(base, &at, l->max_looks, sizeof *s->looks);
     s->gates = carve(base, &at, l->max_gates, sizeof *s->gates);
     s->gate_pages = carve(base, &at, l->max_gate_pages, sizeof *s->gate_pages);
     return at;
@@ -46,7 +47,7 @@ struct step *step_init(void *mem, const struct step_limits *limits) {
 void step_clear(struct step *s, uint32_t n_layers) {
     CHECK(n_layers <= PLAN_MAX_LAYERS);
     s->n_spans = s->n_rows = s->n_outputs = s->n_pages = s->n_copies = s->n_taps = 0;
-    s->n_slot_copies = s->n_exits = s->n_gates = s->n_gate_pages = 0;
+    s->n_slot_copies = s->n_exits = s->n_gates = s->n_gate_pages = s->n_looks = 0;
     s->epoch = 0;
     s->n_profiles = 1;
     memset(&s->profiles[0], 0, sizeof s->profiles[0]);

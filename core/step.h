@@ -91,6 +91,22 @@ struct exit_policy {
     bool filled;         /* K and V of skipped layers come from fitted maps (else they are owed) */
 };
 
+/* A span that is only to be classified. Its exit policy names the first of the label heads
+ * (core/heads.h), its profile runs to the layer of the last of them, and the heads' layers are its
+ * decision points: after each the next head looks at the mean over the message's rows, and at the
+ * first whose confidence reaches the threshold, or at the last, the span ends, all rows together.
+ * It owes nothing; of its pages the layers behind are not written, so nothing may be built on them.
+ * The whole message is one span. */
+struct label_look {
+    uint32_t span;              /* index among the step's spans */
+    uint32_t first_row, n_rows; /* the message, rows of that span; none: its mean is 0 */
+    const float *prior;         /* [n_labels], or NULL; caller's */
+    /* answered */
+    float *probability; /* [n_labels], caller's */
+    uint16_t layer;     /* layers that the span ran */
+    bool bad;           /* not finite: nothing else here may be used */
+};
+
 /* Which pages a row attends to in layers >= dense_layers without a window, from first_position on
  * (rows before it attend to everything). A choice is made per layer and KV head with the query of
  * one position and serves the positions after it: position p uses that of c = max(first_position,
@@ -196,7 +212,7 @@ struct slot_copy {
 
 struct step_limits {
     uint32_t max_spans, max_rows, max_outputs, max_pages, max_copies, max_taps;
-    uint32_t max_slot_copies, max_profiles, max_exits, max_gates, max_gate_pages;
+    uint32_t max_slot_copies, max_profiles, max_exits, max_gates, max_gate_pages, max_looks;
     /* Over all outputs of a step, and rows over all taps: a device backend sizes its block by them.
      */
     uint32_t max_biases, max_bitmaps, max_tap_rows;
@@ -205,7 +221,7 @@ struct step_limits {
 struct step {
     struct step_limits limits;
     uint32_t n_spans, n_rows, n_outputs, n_pages, n_copies, n_taps;
-    uint32_t n_slot_copies, n_profiles, n_exits, n_gates, n_gate_pages;
+    uint32_t n_slot_copies, n_profiles, n_exits, n_gates, n_gate_pages, n_looks;
     uint64_t epoch; /* whose heads are meant */
     struct span *spans;
     uint32_t *ids;          /* [n_rows] */
@@ -218,6 +234,7 @@ struct step {
     struct tap *taps;
     struct depth_profile *profiles;
     struct exit_policy *exits;
+    struct label_look *looks; /* at most one per span */
     struct gate_policy *gates;
     uint32_t *gate_pages;
     /* answered */

@@ -154,7 +154,7 @@ static void stream_piece(struct exchange *x, uint32_t i, const struct piece *p) 
     if (p->report) {
         buffer_puts(out, ",\"laconic\":");
         json_write_begin(&j, out);
-        openai_write_report(&j, &x->report, x->request.base.explain);
+        openai_write_report(&j, &x->report, &x->request.base);
     }
     event_end(x);
 }
@@ -243,7 +243,7 @@ static void write_tail(struct exchange *x, bool report) {
     if (!report) return;
     buffer_puts(out, ",\"laconic\":");
     json_write_begin(&j, out);
-    openai_write_report(&j, &x->report, x->request.base.explain);
+    openai_write_report(&j, &x->report, &x->request.base);
 }
 
 static void reply_whole(struct exchange *x) {
@@ -401,6 +401,13 @@ static void on_done(void *user, const struct request_usage *usage,
         x->report.gate_attended += report->gate_attended;
         x->report.gate_there += report->gate_there;
         if (report->n_anchors > x->report.n_anchors) x->report.n_anchors = report->n_anchors;
+        if (report->label_probability != NULL) {
+            memcpy(x->request.label_probability, report->label_probability,
+                   x->request.base.n_labels * sizeof(float));
+            x->report.label_probability = x->request.label_probability;
+            x->report.label = report->label;
+            x->report.exit_layer = report->exit_layer;
+        }
         if (report->queue_ns > x->report.queue_ns) x->report.queue_ns = report->queue_ns;
         if (report->prefill_ns > x->report.prefill_ns) x->report.prefill_ns = report->prefill_ns;
         if (report->decode_ns > x->report.decode_ns) x->report.decode_ns = report->decode_ns;

@@ -10,6 +10,9 @@
  *  - a list of text parts becomes one text, the parts joined by a line feed.
  *  - a negative seed is its two's complement; without a seed several prompts share one drawn here.
  *  - prompts x n is at most OPENAI_MAX_CHOICES.
+ *  - with laconic.labels the answer is one of them and nothing is sampled: temperature, top_p,
+ *    top_k, min_p, penalties, logit_bias, stop and max_tokens have no effect, and n > 1, logprobs,
+ *    echo, several prompts and prompts of token ids are refused. Its tokens are not counted.
  */
 #ifndef LAC_IO_OPENAI_H
 #define LAC_IO_OPENAI_H
@@ -41,7 +44,8 @@ struct openai_request {
     struct openai_prompt *prompts;
     uint32_t n_prompts;
     bool stream, include_usage;
-    bool base64; /* EMBEDDING: the vectors' encoding */
+    bool base64;              /* EMBEDDING: the vectors' encoding */
+    float *label_probability; /* [base.n_labels]: room for the answer's; NULL without labels */
     struct bump arena;
     struct buffer chat; /* base.chat_json */
 };
@@ -84,6 +88,7 @@ void openai_write_logprobs(const struct openai_lists *to, bool chat, bool first,
 const char *openai_finish_reason(enum finish_reason reason);
 void openai_write_usage(struct json_writer *j, const struct request_usage *usage);
 /* The object `laconic`. */
-void openai_write_report(struct json_writer *j, const struct request_report *report, bool explain);
+void openai_write_report(struct json_writer *j, const struct request_report *report,
+                         const struct request *r);
 
 #endif

@@ -116,6 +116,44 @@ static enum status write_chat(struct parse *p, const json_t *messages, struct bu
     return STATUS_OK;
 }
 
+/* What is to be classified: the text of the last user message, its parts joined by line feeds. */
+static void take_last_user(struct parse *p, const json_t *messages) {
+    const json_t *content = NULL;
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        const json_t *m = json_array_get(messages, i);
+        if (json_doc_equals(&p->doc, json_object_get(m, "role"), "user"))
+            content = json_object_get(m, "content");
+    }
+    if (content == NULL) {
+        parse_invalid(p, "messages", "must have a user's message to classify");
+        return;
+    }
+    const bool list = json_is_array(content);
+    const size_t n = list ? json_array_size(content) : 1;
+    struct text *parts = bump_take(&p->out->arena, n * sizeof *parts);
+    size_t bytes = n;
+    for (size_t i = 0; parts != NULL && i < n; i++) {
+        const json_t *v = list ? json_object_get(json_array_get(content, i), "text") : content;
+        const enum status s = json_doc_text(&p->doc, v, &p->out->arena, &parts[i], p->e);
+        if (s != STATUS_OK) {
+            p->status = s;
+            return;
+        }
+        bytes += parts[i].len;
+    }
+    char *text = parts != NULL ? bump_take(&p->out->arena, bytes) : NULL;
+    if (text == NULL) {
+        parse_no_memory(p);
+        return;
+    }
+    p->r->prompt = (struct text){text, bytes - 1};
+    for (size_t i = 0; i < n; i++) {
+        if (i > 0) *text++ = '\n';
+        if (parts[i].len > 0) memcpy(text, parts[i].data, parts[i].len);
+        text += parts[i].len;
+    }
+}
+
 void parse_chat(struct parse *p) {
     const json_t *messages = parse_get(p, "messages");
     if (p->status != STATUS_OK) return;
@@ -152,4 +190,5 @@ void parse_chat(struct parse *p) {
     else if (out->full)
         parse_no_memory(p);
     p->r->chat_json = (struct text){out->data, out->len};
+    if (p->r->n_labels > 0 && p->status == STATUS_OK) take_last_user(p, messages);
 }

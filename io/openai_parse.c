@@ -299,12 +299,14 @@ enum laconic_key {
     EXPLAIN,
     TASK_TYPE,
     GATE,
+    LABELS,
     N_NOW
 };
-static const char *const laconic_now[N_NOW] = {
-    "deadline_ms", "on_deadline", "priority", "penalty_scope", "explain", "task_type", "gate"};
-static const char *const laconic_later[] = {"exit",   "exit_risk",       "rollback", "beam_width",
-                                            "labels", "thinking_budget", "lint",     "documents"};
+static const char *const laconic_now[N_NOW] = {"deadline_ms",   "on_deadline", "priority",
+                                               "penalty_scope", "explain",     "task_type",
+                                               "gate",          "labels"};
+static const char *const laconic_later[] = {
+    "exit", "exit_risk", "rollback", "beam_width", "thinking_budget", "lint", "documents"};
 
 /* "off", "auto", or {"budget": "safe", "fast" or a number of pages}. */
 static void parse_gate(struct parse *p, const json_t *v) {
@@ -336,6 +338,40 @@ static void parse_gate(struct parse *p, const json_t *v) {
         return;
     }
     r->set |= REQUEST_SET_GATE;
+}
+
+static void parse_label(struct parse *p, size_t i, const json_t *v, struct text *out) {
+    char field[40];
+    snprintf(field, sizeof field, "laconic.labels[%zu]", i);
+    const size_t most = 6 * (size_t)REQUEST_MAX_LABEL_BYTES;
+    if (!json_is_string(v) || json_doc_text_bytes(&p->doc, v) > most) {
+        parse_invalid(p, field, "must be a string of 1 to 128 bytes");
+        return;
+    }
+    const enum status s = json_doc_text(&p->doc, v, &p->out->arena, out, p->e);
+    if (s != STATUS_OK)
+        p->status = s;
+    else if (out->len == 0 || out->len > REQUEST_MAX_LABEL_BYTES ||
+             memchr(out->data, 0, out->len) != NULL)
+        parse_invalid(p, field, "must be a string of 1 to 128 bytes, none of them U+0000");
+}
+
+static void parse_labels(struct parse *p, const json_t *v) {
+    const size_t n = json_array_size(v);
+    if (!json_is_array(v) || n == 0 || n > REQUEST_MAX_LABELS) {
+        parse_invalid(p, "laconic.labels", "must be a list of 1 to 256 strings");
+        return;
+    }
+    struct text *labels = bump_take(&p->out->arena, n * sizeof *labels);
+    p->out->label_probability = bump_take(&p->out->arena, n * sizeof(float));
+    if (labels == NULL || p->out->label_probability == NULL) {
+        parse_no_memory(p);
+        return;
+    }
+    for (size_t i = 0; p->status == STATUS_OK && i < n; i++)
+        parse_label(p, i, json_array_get(v, i), &labels[i]);
+    p->r->labels = labels;
+    p->r->n_labels = (uint32_t)n;
 }
 
 static void parse_laconic_member(struct parse *p, const char *key, const json_t *v) {
@@ -376,6 +412,9 @@ static void parse_laconic_member(struct parse *p, const char *key, const json_t 
         break;
     case GATE:
         parse_gate(p, v);
+        break;
+    case LABELS:
+        parse_labels(p, v);
         break;
     case N_NOW:
         for (size_t i = 0; i < sizeof laconic_later / sizeof *laconic_later; i++)
@@ -435,6 +474,22 @@ static void parse_sampling(struct parse *p) {
     parse_get_bool(p, "ignore_eos", &r->ignore_eos);
     const json_t *user = parse_get(p, "user");
     if (user != NULL && !json_is_string(user)) parse_invalid(p, "user", "must be a string");
+}
+
+/* A classified text has one answer, whose tokens nobody draws. */
+static void check_with_labels(struct parse *p) {
+    const struct request *r = p->r;
+    if (p->status != STATUS_OK || r->n_labels == 0) return;
+    if (r->n > 1)
+        parse_invalid(p, "n", "must be 1 with laconic.labels");
+    else if (r->logprobs)
+        parse_invalid(p, "logprobs", "cannot be asked for with laconic.labels");
+    else if (r->echo)
+        parse_invalid(p, "echo", "cannot be asked for with laconic.labels");
+    else if (p->out->n_prompts > 1)
+        parse_invalid(p, "prompt", "must be one text with laconic.labels");
+    else if (r->kind == REQUEST_COMPLETION && p->out->prompts[0].ids != NULL)
+        parse_invalid(p, "prompt", "must be text with laconic.labels");
 }
 
 /* ---- prompts ---- */
@@ -572,6 +627,7 @@ enum status openai_parse(struct openai_request *r, enum request_kind kind, const
             break;
         }
     }
+    check_with_labels(&p);
     json_doc_free(&p.doc);
     if (r->n_prompts == 0) r->n_prompts = 1;
     if (p.status != STATUS_OK && e != NULL) *e = why;

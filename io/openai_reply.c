@@ -236,7 +236,24 @@ static double ms(uint64_t ns) {
     return (double)(ns / 1000) / 1000.0;
 }
 
-void openai_write_report(struct json_writer *j, const struct request_report *report, bool explain) {
+static void write_labels(struct json_writer *j, const struct request_report *report,
+                         const struct request *r) {
+    json_write_key(j, "label");
+    json_write_string_n(j, r->labels[report->label].data, r->labels[report->label].len);
+    json_write_key(j, "label_probabilities");
+    json_write_object(j);
+    for (uint32_t i = 0; i < r->n_labels; i++) {
+        char label[REQUEST_MAX_LABEL_BYTES + 1];
+        memcpy(label, r->labels[i].data, r->labels[i].len);
+        label[r->labels[i].len] = '\0';
+        json_write_key(j, label);
+        json_write_float(j, report->label_probability[i]);
+    }
+    json_write_object_end(j);
+}
+
+void openai_write_report(struct json_writer *j, const struct request_report *report,
+                         const struct request *r) {
     json_write_object(j);
     json_write_key(j, "seed");
     json_write_int(j, (int64_t)report->seed);
@@ -253,13 +270,22 @@ void openai_write_report(struct json_writer *j, const struct request_report *rep
         json_write_string(j, text);
         json_write_array_end(j);
     }
-    if (explain) {
+    if (report->label_probability != NULL) write_labels(j, report, r);
+    if (r->explain) {
+        if (report->label_probability != NULL) {
+            json_write_key(j, "labels_by");
+            json_write_string(j, report->exit_layer > 0 ? "head" : "zero-shot");
+        }
+        if (report->exit_layer > 0) {
+            json_write_key(j, "exit_layer");
+            json_write_uint(j, report->exit_layer);
+        }
         json_write_key(j, "task_type");
         json_write_string(j, "none");
         const struct {
             const char *key;
             uint32_t n;
-        } counts[] = {{"exits", 0},
+        } counts[] = {{"exits", report->exit_layer > 0},
                       {"rollbacks", 0},
                       {"drafted", report->drafted},
                       {"accepted", report->accepted}};

@@ -9,7 +9,7 @@ enum { DRAFT_FOLLOW_TOKENS = 1024 };
 /* A guess must be worth this much more than it costs: estimates err. */
 static const double BATCH_GAIN = 1.1;
 
-static enum status check_limits(const struct slots *t, const struct step_limits *l,
+static enum status check_limits(const struct slots *t, const struct step_limits *l, bool looks,
                                 struct error *e) {
     const uint64_t n = t->cfg.max_batch, groups = t->cfg.kv->n_groups;
     const struct {
@@ -21,11 +21,13 @@ static enum status check_limits(const struct slots *t, const struct step_limits 
         {"max_outputs", l->max_outputs, n},
         {"max_copies", l->max_copies, n * groups},
         {"max_pages", l->max_pages, n * groups * pages_for(t->cfg.n_ctx)},
-        {"max_profiles", l->max_profiles, 1},
+        {"max_profiles", l->max_profiles, looks ? n + 1 : 1},
         {"max_taps", l->max_taps, n},
         {"max_gates", l->max_gates, t->cfg.gate->bounds ? n : 0},
         {"max_gate_pages", l->max_gate_pages,
          t->cfg.gate->bounds ? n * pages_for(t->cfg.n_ctx) : 0},
+        {"max_exits", l->max_exits, looks ? n : 0},
+        {"max_looks", l->max_looks, looks ? n : 0},
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (rules[i].have < rules[i].need)
@@ -37,9 +39,9 @@ static enum status check_limits(const struct slots *t, const struct step_limits 
 }
 
 enum status batch_open(struct batch *b, const struct slots *t, const struct step_limits *limits,
-                       const struct plan *plan, struct error *e) {
+                       const struct plan *plan, uint64_t epoch, struct error *e) {
     memset(b, 0, sizeof *b);
-    const enum status st = check_limits(t, limits, e);
+    const enum status st = check_limits(t, limits, epoch != 0, e);
     if (st != STATUS_OK) return st;
     void *mem = aligned_alloc(64, (step_footprint(limits) + 63) & ~(size_t)63);
     b->items = calloc(limits->max_spans, sizeof *b->items);
@@ -60,6 +62,7 @@ enum status batch_open(struct batch *b, const struct slots *t, const struct step
     draw_init(&b->ahead, b->ahead_memory, t->cfg.n_ctx, t->cfg.n_vocab);
     b->n_layers = plan->n_layers;
     b->d_model = plan->d_model;
+    b->epoch = epoch;
     cost_init(&b->cost);
     return STATUS_OK;
 }
@@ -91,6 +94,7 @@ static void add(struct batch *b, struct slots *t, struct slot *s, uint32_t c, en
         .first_row = b->step->n_rows,
         .n_rows = n_rows,
         .first_output = b->step->n_outputs,
+        .look = STEP_NONE,
     };
     const uint32_t copies = b->step->n_copies;
     struct span *span =
@@ -152,9 +156,23 @@ static struct batch_decode *likeliest(struct batch *b, struct slots *t, float *r
     return best;
 }
 
+/* What the largest text or label that waits must find in one step: no draft may take it. */
+static void keep_room(const struct slots *t, uint32_t *rows, uint32_t *outputs) {
+    uint32_t text = 0, label = 0;
+    for (uint32_t i = 0; i < t->cfg.max_batch; i++) {
+        const struct slot *s = &t->slots[i];
+        if (s->paused) continue;
+        if (s->phase == SLOT_LOOK && s->n_prompt > text) text = s->n_prompt;
+        if (s->phase == SLOT_SCORE && slot_score_rows(s) > label) label = slot_score_rows(s);
+    }
+    *rows -= text > label ? text : label;
+    *outputs -= label;
+}
+
 static void choose_drafts(struct batch *b, struct slots *t) {
     const struct step_limits *most = &b->step->limits;
     uint32_t room = most->max_rows - b->n_decodes, outputs = most->max_outputs - t->cfg.max_batch;
+    keep_room(t, &room, &outputs);
     struct cost_work work = {.rows = b->n_decodes, .outputs = b->n_decodes};
     double tokens = b->n_decodes;
     if (room > outputs) room = outputs;
@@ -225,7 +243,8 @@ static uint32_t prefills_in_order(struct batch *b, struct slots *t) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < t->cfg.max_batch; i++) {
         struct slot *s = &t->slots[i];
-        const bool prefills = s->phase == SLOT_PREFILL || s->phase == SLOT_ENCODE;
+        const bool prefills = s->phase == SLOT_PREFILL || s->phase == SLOT_ENCODE ||
+                              s->phase == SLOT_LOOK || s->phase == SLOT_SCORE;
         if (!prefills || s->paused) continue;
         uint32_t at = n++;
         for (; at > 0 && b->order[at - 1]->served > s->served; at--)
@@ -246,11 +265,82 @@ static uint32_t rows_with_outputs(const struct batch *b, const struct slot *s, u
     return rows == left && before + last > room ? rows - 1 : rows;
 }
 
+/* ---- labels ---- */
+
+/* The layers with a head decide, and the last of them is the last that runs. */
+static uint32_t look_policy(struct batch *b, const struct label_set *set) {
+    struct step *step = b->step;
+    uint32_t i = 0;
+    while (i < step->n_exits && step->exits[i].head != set->first_head) i++;
+    if (i < step->n_exits) return i;
+    CHECK(i < step->limits.max_exits && step->n_profiles < step->limits.max_profiles);
+    struct depth_profile *profile = &step->profiles[step->n_profiles++];
+    *profile = (struct depth_profile){0};
+    step->exits[i] = (struct exit_policy){.head = set->first_head};
+    step->n_exits++;
+    const struct label_heads *heads = &set->heads;
+    for (uint32_t l = 0; l < heads->heads[heads->n_heads - 1].layer; l++)
+        profile->layers[l / 64] |= UINT64_C(1) << l % 64;
+    for (uint32_t h = 0; h < heads->n_heads; h++) {
+        const uint32_t l = heads->heads[h].layer - 1;
+        profile->decision_points[l / 64] |= UINT64_C(1) << l % 64;
+        step->exits[i].threshold[h] = heads->threshold[h];
+    }
+    return i;
+}
+
+static void add_look(struct batch *b, struct slots *t, struct slot *s) {
+    struct step *step = b->step;
+    const struct label_job *j = s->label;
+    const uint32_t first_row = step->n_rows, n = s->n_prompt;
+    add(b, t, s, 0, SPAN_ENCODE, n);
+    struct span *p = &step->spans[step->n_spans - 1];
+    p->exit = look_policy(b, j->set);
+    p->profile = 1 + p->exit;
+    step->epoch = b->epoch;
+    b->items[b->n_items - 1].look = step->n_looks;
+    CHECK(step->n_looks < step->limits.max_looks);
+    step->looks[step->n_looks++] = (struct label_look){
+        .span = step->n_spans - 1,
+        .first_row = first_row + j->first_token,
+        .n_rows = n - j->first_token,
+        .prior = j->prior,
+        .probability = j->probability,
+    };
+    s->served = b->n_steps;
+}
+
+/* One label per choice, as many as the time allows, and at least one. */
+static void add_scores(struct batch *b, struct slots *t, struct slot *s, double share_ns) {
+    struct step *step = b->step;
+    const double until = cost_ns(&b->cost, b->work) + share_ns;
+    for (uint32_t c = 0; c < s->n_choices; c++) {
+        const uint32_t n = slot_score_rows(s);
+        const uint32_t *targets;
+        if (n == 0 || n > step->limits.max_rows - step->n_rows ||
+            n > step->limits.max_outputs - step->n_outputs)
+            return;
+        if (c > 0 && cost_ns(&b->cost, b->work) >= until) return;
+        const uint32_t first_row = step->n_rows;
+        slot_score_begin(t, s, c, &targets);
+        add(b, t, s, c, SPAN_VERIFY, n);
+        for (uint32_t i = 0; i < n; i++) {
+            step_add_output(step, first_row + i)->sample.target = targets[i];
+            b->items[b->n_items - 1].n_outputs++;
+            b->work.outputs++;
+        }
+        s->served = b->n_steps;
+    }
+}
+
+/* ---- prefill, and what is like it ---- */
+
 static uint32_t chunk_rows(const struct batch *b, const struct slots *t, const struct slot *s,
                            double share_ns) {
     const struct sequence *q = &t->choices[s->choices[0]].sequence;
     const uint32_t left = s->n_prefill - q->n_computed;
     const uint32_t room = b->step->limits.max_rows - b->step->n_rows;
+    if (s->phase == SLOT_LOOK) return left <= room ? left : 0;
     const uint32_t max = left < room ? left : room;
     uint32_t rows = cost_rows_within(&b->cost, b->work, q->n_computed, max,
                                      cost_ns(&b->cost, b->work) + share_ns);
@@ -275,7 +365,8 @@ static void add_prefill(struct batch *b, struct slots *t, struct slot *s, uint32
             b->work.outputs++;
         }
     }
-    for (uint32_t c = 0; last && s->max_tokens > 0 && c < s->n_choices; c++) {
+    const uint32_t drawn = s->label != NULL ? 1 : s->n_choices;
+    for (uint32_t c = 0; last && s->max_tokens > 0 && c < drawn; c++) {
         const struct sample_spec spec = draw_spec(&t->choices[s->choices[c]].draw);
         add_draw(b, &spec, b->step->n_rows - 1);
     }
@@ -311,9 +402,16 @@ bool batch_build(struct batch *b, struct slots *t, uint64_t budget_ns) {
     const uint32_t n = prefills_in_order(b, t);
     for (uint32_t i = 0; i < n && (i == 0 || left_ns > 0); i++) {
         const double before = cost_ns(&b->cost, b->work);
+        if (b->order[i]->phase == SLOT_SCORE) {
+            add_scores(b, t, b->order[i], left_ns / (n - i));
+            left_ns -= cost_ns(&b->cost, b->work) - before;
+            continue;
+        }
         const uint32_t rows = chunk_rows(b, t, b->order[i], left_ns / (n - i));
         if (rows == 0) continue;
-        if (b->order[i]->phase == SLOT_ENCODE)
+        if (b->order[i]->phase == SLOT_LOOK)
+            add_look(b, t, b->order[i]);
+        else if (b->order[i]->phase == SLOT_ENCODE)
             add_encode(b, t, b->order[i], rows);
         else
             add_prefill(b, t, b->order[i], rows);
@@ -323,5 +421,6 @@ bool batch_build(struct batch *b, struct slots *t, uint64_t budget_ns) {
 }
 
 void batch_learn(struct batch *b, uint64_t ns) {
+    if (b->step->n_looks > 0) return; /* their rows run a few layers: no example for others */
     cost_learn(&b->cost, b->work, ns);
 }

@@ -4,7 +4,8 @@
  * All decodes go into every step. Prefill gets `budget_ns` beside decodes, five times that alone,
  * shared equally among the prompts that wait, least recently served first; what one does not need
  * goes to the next. A chunk is at least 16 rows (or the rest), and ends on a page's edge when it
- * can.
+ * can. A text that label heads look at is one span, in the first step that has room for it; labels
+ * that are scored take rows like prefill, as many at once as the slot has choices.
  *
  * Drafts (sched/draft.h) take rows behind a decode's own as long as each is worth its time: with N
  * tokens expected from a step of T ns, a row that comes true with probability p and costs dT ns is
@@ -27,7 +28,8 @@ struct batch_item {
     struct slot *slot;
     uint32_t choice; /* index among the slot's choices */
     uint32_t first_row, n_rows, first_output, n_outputs, n_copies;
-    float *sums; /* SLOT_ENCODE: where the span's states are summed, else NULL */
+    float *sums;   /* SLOT_ENCODE: where the span's states are summed, else NULL */
+    uint32_t look; /* SLOT_LOOK: index into the step's looks, else STEP_NONE */
 };
 
 /* A decode of the step that is being built. */
@@ -47,6 +49,7 @@ struct batch {
     struct sample_bias *biases; /* [BATCH_BIASES]: the lists of draft rows */
     uint32_t n_biases;
     uint32_t n_items, n_decodes;
+    uint64_t epoch; /* whose heads looks name */
     struct cost_work work;
     struct cost_model cost;
     uint64_t n_steps;
@@ -55,8 +58,9 @@ struct batch {
     uint32_t n_sums;
 };
 
+/* epoch: of the label heads; 0: there are none, and no slot will want to be looked at. */
 enum status batch_open(struct batch *b, const struct slots *t, const struct step_limits *limits,
-                       const struct plan *plan, struct error *e);
+                       const struct plan *plan, uint64_t epoch, struct error *e);
 void batch_close(struct batch *b);
 
 /* Fills the step; false if there is nothing to do. */

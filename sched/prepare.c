@@ -9,6 +9,7 @@
 #include "models/detokenizer.h"
 #include "sched/draw.h"
 #include "sched/embed.h"
+#include "sched/label.h"
 #include "sched/sequence.h"
 
 enum { CHECK_EVERY_TOKENS = 4096 };
@@ -289,6 +290,8 @@ void prepare_run(struct chore *c, void *arg) {
                               &p->tokens, &p->error);
     } else if (r->kind == REQUEST_DETOKENIZE) {
         st = run_detokenize(c, w->model, r, p, &p->error);
+    } else if (r->n_labels > 0) {
+        st = label_prepare(c, w->model, r, &p->tokens, &p->label, &p->error);
     } else {
         st = prepare_prompt(c, w->model, r, p, &p->error);
     }
@@ -302,5 +305,6 @@ void prepared_free(struct prepared *p) {
     free(p->distinct);
     free(p->ends);
     free(p->gate.pages);
+    label_free(p->label);
     memset(p, 0, sizeof *p);
 }

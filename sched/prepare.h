@@ -21,15 +21,19 @@
 #include "sched/gate.h"
 
 struct chat_template;
-struct embed_job; /* sched/embed.h */
+struct embed_job;  /* sched/embed.h */
+struct label_job;  /* sched/label.h */
+struct label_sets; /* models/label_heads.h */
 
 /* What requests are checked against; unchanging. */
 struct prepare_model {
     const struct tokenizer *tokenizer;
     const struct chat_template *chat_template; /* NULL: none */
     uint32_t n_vocab, n_ctx, max_choices, d_model;
-    uint32_t n_pages; /* KV pages of the smallest group */
     const struct gate_config *gate;
+    uint32_t n_pages;                /* KV pages of the smallest group */
+    const struct label_sets *labels; /* NULL: none */
+    uint32_t max_label_tokens;       /* that every step has room for beside all decodes */
 };
 
 struct prepared {
@@ -40,8 +44,9 @@ struct prepared {
     struct buffer text;       /* DETOKENIZE: the answer */
     uint32_t *distinct;       /* the prompt's ids, ascending, when draw_wants_prompt_ids */
     uint32_t n_distinct;
-    uint32_t max_tokens; /* cut to what the context leaves */
     struct gate_prompt gate;
+    uint32_t max_tokens;     /* cut to what the context leaves */
+    struct label_job *label; /* of a request with labels, else NULL */
 };
 
 struct prepare {

@@ -8,6 +8,7 @@
 #include "core/check.h"
 #include "sched/batch.h"
 #include "sched/chores.h"
+#include "models/label_heads.h"
 #include "sched/embed.h"
 #include "sched/prepare.h"
 #include "sched/queue.h"
@@ -93,7 +94,19 @@ static enum status check_config(const struct sched_config *cfg, struct error *e)
                          "the tokenizer has %u tokens, the model only %u rows for them",
                          tokenizer_n_vocab(cfg->tokenizer), cfg->plan->n_vocab);
     if (cfg->n_ctx < 2) return error_set(e, STATUS_INVALID, "ctx", "must be at least 2 tokens");
+    for (uint32_t i = 0; cfg->labels != NULL && i < cfg->labels->n; i++)
+        if (cfg->labels->sets[i].heads.max_tokens > cfg->limits.max_rows - cfg->max_batch)
+            return error_set(e, STATUS_INVALID, "max_rows",
+                             "step limit max_rows is %u, but label heads read %u tokens at once",
+                             cfg->limits.max_rows, cfg->labels->sets[i].heads.max_tokens);
     return STATUS_OK;
+}
+
+/* What every step has room for, rows and outputs, beside all decodes. */
+static uint32_t label_tokens(const struct sched_config *cfg) {
+    const uint32_t rows = cfg->limits.max_rows - cfg->max_batch;
+    const uint32_t outputs = cfg->limits.max_outputs - cfg->max_batch;
+    return rows < outputs ? rows : outputs;
 }
 
 static enum status open_parts(struct sched *s, struct error *e) {
@@ -127,7 +140,8 @@ static enum status open_parts(struct sched *s, struct error *e) {
         .d_model = cfg->plan->d_model,
     };
     if (st == STATUS_OK) st = slots_open(&s->slots, &slots, e);
-    if (st == STATUS_OK) st = batch_open(&s->batch, &s->slots, &cfg->limits, cfg->plan, e);
+    if (st == STATUS_OK)
+        st = batch_open(&s->batch, &s->slots, &cfg->limits, cfg->plan, cfg->epoch, e);
     const struct chores_config chores = {
         .workers = cfg->workers,
         .model = &s->model,
@@ -168,6 +182,8 @@ enum status sched_open(const struct sched_config *cfg, struct sched **out, struc
         .d_model = cfg->plan->d_model,
         .n_pages = UINT32_MAX,
         .gate = s->cfg.gate,
+        .labels = cfg->labels,
+        .max_label_tokens = label_tokens(cfg),
     };
     for (uint32_t g = 0; g < s->kv.n_groups; g++) {
         const uint32_t n = page_pool_counts(cfg->pages, g).capacity;
@@ -462,7 +478,8 @@ static void admit(struct sched *s, uint64_t now) {
             return;
         }
         queue_remove(&s->to_start, name);
-        if (x->request.kind != REQUEST_EMBEDDING) prepared_free(&x->prepared);
+        if (x->request.kind != REQUEST_EMBEDDING && x->request.n_labels == 0)
+            prepared_free(&x->prepared);
         reap(s);
     }
 }
@@ -500,7 +517,8 @@ static void settle(struct sched *s, struct step *done, uint64_t now) {
                           done->pages[done->spans[i].block_table[0] + done->spans[i].n_pages - 1],
                           0);
         slot_step_done(&s->slots, k->slot, k->choice, k->first_row, k->n_rows,
-                       done->outputs + k->first_output, k->n_outputs, k->sums, now);
+                       done->outputs + k->first_output, k->n_outputs, k->sums,
+                       k->look != STEP_NONE ? &done->looks[k->look] : NULL, now);
     }
 }
 

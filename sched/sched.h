@@ -23,6 +23,7 @@ struct metrics;
 struct flight;
 struct ngram_table; /* models/ngram_table.h */
 struct gate_config; /* sched/gate.h */
+struct label_sets;  /* models/label_heads.h */
 
 struct sched_config {
     const struct plan *plan;
@@ -45,9 +46,11 @@ struct sched_config {
     uint64_t
         prefill_budget_ns;   /* time a step may spend on prefill beside running decodes; 0: 10 ms */
     uint64_t chore_slice_ns; /* longest run of a chore without a look at the ring; 0: 200 us */
-    const uint64_t *heap_bytes;    /* alloc/heap.h: counted between first and last token; or NULL */
-    uint64_t kv_domain;            /* hash of model, numerics, KV format */
-    uint64_t (*now_ns)(void *arg); /* the clock (a simulator's in tests) */
+    const uint64_t *heap_bytes; /* alloc/heap.h: counted between first and last token; or NULL */
+    const struct label_sets *labels; /* models/label_heads.h, or NULL: labels are scored */
+    uint64_t epoch;                  /* that the backend knows the sets' heads by; 0: none */
+    uint64_t kv_domain;              /* hash of model, numerics, KV format */
+    uint64_t (*now_ns)(void *arg);   /* the clock (a simulator's in tests) */
     void *now_arg;
 };
 

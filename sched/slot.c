@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/check.h"
+#include "sched/slot_impl.h"
 
 static size_t aligned(size_t n) {
     return (n + 63) & ~(size_t)63;
@@ -53,15 +54,15 @@ void slots_close(struct slots *t) {
     memset(t, 0, sizeof *t);
 }
 
-static struct choice *choice_of(struct slots *t, const struct slot *s, uint32_t c) {
+struct choice *slot_choice(struct slots *t, const struct slot *s, uint32_t c) {
     return &t->choices[s->choices[c]];
 }
 
-static void unreserve(const struct kv_store *kv, uint32_t n) {
+void slot_unreserve(const struct kv_store *kv, uint32_t n) {
     for (uint32_t g = 0; g < kv->n_groups; g++) page_pool_unreserve(kv->pool, g, n);
 }
 
-static bool reserve(const struct kv_store *kv, uint32_t n) {
+bool slot_reserve(const struct kv_store *kv, uint32_t n) {
     if (kv->cache != NULL && !prefix_cache_make_room(kv->cache, n)) return false;
     for (uint32_t g = 0; g < kv->n_groups; g++) {
         if (page_pool_reserve(kv->pool, g, n)) continue;
@@ -71,7 +72,7 @@ static bool reserve(const struct kv_store *kv, uint32_t n) {
     return true;
 }
 
-static void take_choices(struct slots *t, struct slot *s, uint32_t n) {
+void slot_take_choices(struct slots *t, struct slot *s, uint32_t n) {
     CHECK(n <= t->n_choices_free && n <= REQUEST_MAX_CHOICES);
     s->n_choices = 0;
     for (uint32_t i = 0; s->n_choices < n; i++) {
@@ -87,18 +88,18 @@ static void take_choices(struct slots *t, struct slot *s, uint32_t n) {
 
 static void give_choices(struct slots *t, struct slot *s, bool suspect) {
     for (uint32_t c = 0; c < s->n_choices; c++) {
-        struct choice *k = choice_of(t, s, c);
+        struct choice *k = slot_choice(t, s, c);
         sequence_release(&k->sequence, t->cfg.kv, suspect);
         k->taken = false;
     }
     t->n_choices_free += s->n_choices;
     s->n_choices = s->n_unfinished = 0;
-    unreserve(t->cfg.kv, s->n_reserved);
+    slot_unreserve(t->cfg.kv, s->n_reserved);
     s->n_reserved = 0;
 }
 
-static void record(struct slots *t, const struct slot *s, uint64_t now, enum flight_kind kind,
-                   uint32_t a, uint32_t b, uint64_t c) {
+void slot_record(struct slots *t, const struct slot *s, uint64_t now, enum flight_kind kind,
+                 uint32_t a, uint32_t b, uint64_t c) {
     flight_record(t->cfg.flight, s->index, now, kind, (uint16_t)a, b, c);
 }
 
@@ -113,18 +114,19 @@ static void end(struct slots *t, struct slot *s, enum metric_outcome outcome, bo
 }
 
 static void end_aborted(struct slots *t, struct slot *s, uint64_t now) {
-    record(t, s, now, FLIGHT_ABORT, 0, 0, 0);
+    slot_record(t, s, now, FLIGHT_ABORT, 0, 0, 0);
     end(t, s, METRIC_ABORTED, false, now);
 }
 
-static void tell_done(struct slot *s, uint64_t now) {
+/* label: the answer of a request that has labels. */
+static void tell_done(struct slot *s, uint32_t label, uint64_t now) {
     const struct request_usage usage = {
         .prompt_tokens = s->n_prompt,
         .completion_tokens = s->n_generated,
         .cached_tokens = s->n_cached,
     };
     const uint64_t first = s->first_token_ns != 0 ? s->first_token_ns : now;
-    const struct request_report report = {
+    struct request_report report = {
         .seed = s->seed,
         .deadline_missed = s->deadline_missed,
         .drafted = s->n_proposed,
@@ -136,15 +138,20 @@ static void tell_done(struct slot *s, uint64_t now) {
         .prefill_ns = first - s->admitted_ns,
         .decode_ns = now - first,
     };
+    if (s->label != NULL) {
+        report.label_probability = s->label->told;
+        report.label = label;
+        report.exit_layer = s->exit_layer;
+    }
     answer_done(s->answer, &usage, &report);
 }
 
 static void finish_choice(struct slots *t, struct slot *s, uint32_t c, enum finish_reason reason,
                           uint64_t now) {
-    struct choice *k = choice_of(t, s, c);
+    struct choice *k = slot_choice(t, s, c);
     CHECK(!k->finished && s->n_unfinished > 0);
     k->finished = true;
-    record(t, s, now, FLIGHT_CHOICE_END, c, (uint32_t)reason, k->n_generated);
+    slot_record(t, s, now, FLIGHT_CHOICE_END, c, (uint32_t)reason, k->n_generated);
     answer_finish(s->answer, c, reason);
     sequence_release(&k->sequence, t->cfg.kv, false);
     if (--s->n_unfinished > 0) return;
@@ -152,32 +159,37 @@ static void finish_choice(struct slots *t, struct slot *s, uint32_t c, enum fini
         end_aborted(t, s, now);
         return;
     }
-    record(t, s, now, FLIGHT_FINISH, 0, s->n_generated, 0);
+    slot_record(t, s, now, FLIGHT_FINISH, 0, s->n_generated, 0);
     if (t->cfg.heap_bytes != NULL && s->first_token_ns != 0)
         metric_add(t->cfg.metrics, METRIC_DECODE_HEAP, 0, *t->cfg.heap_bytes - s->heap_mark);
-    tell_done(s, now);
+    tell_done(s, 0, now);
+    end(t, s, METRIC_FINISHED, false, now);
+}
+
+void slot_finish_labelled(struct slots *t, struct slot *s, uint32_t label, uint64_t now) {
+    tell_done(s, label, now);
     end(t, s, METRIC_FINISHED, false, now);
 }
 
 /* Ends a choice that no stop string and no end token ended. */
 static void finish_at_length(struct slots *t, struct slot *s, uint32_t c, uint64_t now) {
-    const bool stopped = emit_end(&choice_of(t, s, c)->emit, &t->scratch, s->answer);
+    const bool stopped = emit_end(&slot_choice(t, s, c)->emit, &t->scratch, s->answer);
     finish_choice(t, s, c, stopped ? FINISH_STOP : FINISH_LENGTH, now);
 }
 
 static void finish_all(struct slots *t, struct slot *s, uint64_t now) {
     for (uint32_t c = 0, n = s->n_choices; c < n; c++)
-        if (!choice_of(t, s, c)->finished) finish_at_length(t, s, c, now);
+        if (!slot_choice(t, s, c)->finished) finish_at_length(t, s, c, now);
 }
 
 static void echo_token(struct slots *t, struct slot *s, uint32_t id, const struct output *o) {
     for (uint32_t c = 0; c < s->n_choices; c++)
-        emit_prompt(&choice_of(t, s, c)->emit, &t->scratch, s->answer, id, o);
+        emit_prompt(&slot_choice(t, s, c)->emit, &t->scratch, s->answer, id, o);
 }
 
 /* The prompt itself, as far as it needs no scores. */
 static void echo(struct slots *t, struct slot *s, uint64_t now) {
-    const struct sequence *q = &choice_of(t, s, 0)->sequence;
+    const struct sequence *q = &slot_choice(t, s, 0)->sequence;
     const uint32_t n = s->score_prompt ? 1 : s->n_prompt;
     for (uint32_t done = 0; s->n_echoed < n; done += s->n_choices) {
         if (done >= SLOT_ECHO_TOKENS) return;
@@ -202,15 +214,16 @@ static struct slot *find_free(struct slots *t) {
 static void record_start(struct slots *t, const struct slot *s, const struct slot_start *w,
                          uint64_t now) {
     flight_clear(t->cfg.flight, s->index);
-    record(t, s, w->request->received_ns, FLIGHT_RECEIVED, 0, 0, 0);
-    record(t, s, w->queued_ns, FLIGHT_QUEUED, 0, 0, 0);
-    record(t, s, w->tokenised_ns, FLIGHT_TOKENISED, 0, s->n_prompt,
-           w->request->kind == REQUEST_CHAT ? w->request->chat_json.len : w->request->prompt.len);
-    record(t, s, now, FLIGHT_ADMITTED, 0, s->n_reserved, 0);
-    if (s->n_cached > 0) record(t, s, now, FLIGHT_PREFIX_HIT, 0, s->n_cached, 0);
+    slot_record(t, s, w->request->received_ns, FLIGHT_RECEIVED, 0, 0, 0);
+    slot_record(t, s, w->queued_ns, FLIGHT_QUEUED, 0, 0, 0);
+    slot_record(t, s, w->tokenised_ns, FLIGHT_TOKENISED, 0, s->n_prompt,
+                w->request->kind == REQUEST_CHAT ? w->request->chat_json.len
+                                                 : w->request->prompt.len);
+    slot_record(t, s, now, FLIGHT_ADMITTED, 0, s->n_reserved, 0);
+    if (s->n_cached > 0) slot_record(t, s, now, FLIGHT_PREFIX_HIT, 0, s->n_cached, 0);
     if (s->gate.on)
-        record(t, s, now, FLIGHT_GATE_POLICY, s->gate.policy.budget_least > 0,
-               gate_budget(&s->gate.policy, s->n_prompt), s->gate.policy.first_position);
+        slot_record(t, s, now, FLIGHT_GATE_POLICY, s->gate.policy.budget_least > 0,
+                    gate_budget(&s->gate.policy, s->n_prompt), s->gate.policy.first_position);
     metric_add(t->cfg.metrics, METRIC_REQUEST_STARTED, 0, 1);
     metric_add(t->cfg.metrics, METRIC_PROMPT_TOKENS, 0, s->n_prompt);
     metric_add(t->cfg.metrics, METRIC_PREFIX_HIT_TOKENS, 0, s->n_cached);
@@ -225,8 +238,8 @@ static bool take_memory(struct slots *t, struct slot *s, const struct slot_start
     s->n_prefill = prepare_prefill(r, s->n_prompt, s->max_tokens);
     s->score_prompt = r->echo && r->logprobs;
     s->n_reserved = s->n_cached = 0;
-    take_choices(t, s, r->n);
-    struct sequence *q = &choice_of(t, s, 0)->sequence;
+    slot_take_choices(t, s, r->n);
+    struct sequence *q = &slot_choice(t, s, 0)->sequence;
     sequence_start(q, p->tokens.ids, s->n_prompt);
     gate_start(&s->gate, t->cfg.gate, r, &p->gate, s->n_prompt);
     if (s->gate.on) q->n_plain = s->gate.policy.first_position;
@@ -235,7 +248,7 @@ static bool take_memory(struct slots *t, struct slot *s, const struct slot_start
     if (!s->score_prompt) s->n_cached = sequence_adopt_prefix(q, t->cfg.kv, s->n_prefill - 1);
     const uint64_t pages =
         prepare_pages(s->n_prompt, s->max_tokens, r->n) - s->n_cached / KV_PAGE_TOKENS;
-    if (pages <= UINT32_MAX && reserve(t->cfg.kv, (uint32_t)pages)) {
+    if (pages <= UINT32_MAX && slot_reserve(t->cfg.kv, (uint32_t)pages)) {
         s->n_reserved = (uint32_t)pages;
         return true;
     }
@@ -255,12 +268,12 @@ static bool take_encode_memory(struct slots *t, struct slot *s, const struct slo
     s->max_tokens = s->n_cached = 0;
     s->score_prompt = false;
     s->n_reserved = 0;
-    if (!reserve(t->cfg.kv, pages_for(longest))) return false;
+    if (!slot_reserve(t->cfg.kv, pages_for(longest))) return false;
     s->n_reserved = pages_for(longest);
-    take_choices(t, s, 1);
+    slot_take_choices(t, s, 1);
     encode_start(&s->encode, p->tokens.ids, p->ends, w->request->n_inputs);
     const uint32_t *ids = encode_text(&s->encode, &s->n_prefill);
-    sequence_start(&choice_of(t, s, 0)->sequence, ids, s->n_prefill);
+    sequence_start(&slot_choice(t, s, 0)->sequence, ids, s->n_prefill);
     return true;
 }
 
@@ -269,8 +282,18 @@ enum status slot_admit(struct slots *t, const struct slot_start *w, uint64_t now
     struct slot *s = find_free(t);
     const bool encode = r->kind == REQUEST_EMBEDDING;
     if (s == NULL || r->n > t->n_choices_free) return STATUS_AGAIN;
-    if (!(encode ? take_encode_memory(t, s, w) : take_memory(t, s, w))) return STATUS_AGAIN;
-    s->phase = encode ? SLOT_ENCODE : r->echo ? SLOT_ECHO : SLOT_PREFILL;
+    s->label = NULL;
+    s->exit_layer = 0;
+    gate_init(&s->gate, s->gate.pages);
+    if (!(encode            ? take_encode_memory(t, s, w)
+          : r->n_labels > 0 ? slot_take_label_memory(t, s, w)
+                            : take_memory(t, s, w)))
+        return STATUS_AGAIN;
+    s->phase = encode                                      ? SLOT_ENCODE
+               : s->label != NULL && s->label->set != NULL ? SLOT_LOOK
+               : r->echo                                   ? SLOT_ECHO
+                                                           : SLOT_PREFILL;
+    if (s->label != NULL) s->label_last_token = w->prepared->tokens.ids[s->n_prompt - 1];
     s->name = w->name;
     s->request = r;
     s->answer = w->answer;
@@ -284,7 +307,7 @@ enum status slot_admit(struct slots *t, const struct slot_start *w, uint64_t now
     s->deadline_missed = s->paused = false;
     stop_set_init(&s->stops, r->stops, r->n_stops);
     for (uint32_t c = 0; c < s->n_choices && !encode; c++) {
-        struct choice *k = choice_of(t, s, c);
+        struct choice *k = slot_choice(t, s, c);
         const struct prepared *p = w->prepared;
         draw_start(&k->draw, r, s->seed, c, p->tokens.ids, s->n_prompt, p->distinct, p->n_distinct);
         emit_start(&k->emit, t->cfg.tokenizer, r, c, &s->stops);
@@ -306,7 +329,7 @@ void slots_pause_and_resume(struct slots *t, uint64_t now) {
         const struct answer *a = s->answer;
         const bool paused = a->silent || !a->sink.writable(a->user);
         if (paused != s->paused)
-            record(t, s, now, paused ? FLIGHT_PAUSED : FLIGHT_RESUMED, 0, 0, 0);
+            slot_record(t, s, now, paused ? FLIGHT_PAUSED : FLIGHT_RESUMED, 0, 0, 0);
         s->paused = paused;
     }
 }
@@ -315,11 +338,11 @@ void slots_pause_and_resume(struct slots *t, uint64_t now) {
  * draft foretold it, so that the next row's output is one too. */
 static bool accept(struct slots *t, struct slot *s, uint32_t c, const struct output *o,
                    uint64_t now) {
-    struct choice *k = choice_of(t, s, c);
+    struct choice *k = slot_choice(t, s, c);
     const bool foretold = sequence_settle(&k->sequence, o->token);
     s->n_accepted += foretold;
     draw_accept(&k->draw, o->token);
-    record(t, s, now, FLIGHT_TOKEN, c, o->token, k->sequence.n_committed - 1);
+    slot_record(t, s, now, FLIGHT_TOKEN, c, o->token, k->sequence.n_committed - 1);
     metric_add(t->cfg.metrics, METRIC_COMPLETION_TOKENS, 0, 1);
     if (k->n_generated > 0)
         metric_time(t->cfg.metrics, METRIC_INTER_TOKEN, 0, now - k->last_token_ns);
@@ -346,8 +369,8 @@ static void count_gated(struct slots *t, struct slot *s, uint32_t c, uint32_t po
     t->n_gated++;
     t->n_kept += s->gate.n_kept - before.n_kept;
     metric_set(t->cfg.metrics, METRIC_MASK_HIT_RATE, 0, (double)t->n_kept / (double)t->n_gated);
-    record(t, s, now, FLIGHT_GATE, c, (uint32_t)(s->gate.n_attended - before.n_attended),
-           s->gate.n_there - before.n_there);
+    slot_record(t, s, now, FLIGHT_GATE, c, (uint32_t)(s->gate.n_attended - before.n_attended),
+                s->gate.n_there - before.n_there);
 }
 
 static bool is_bad(struct slots *t, struct slot *s, const struct output *o, uint64_t now) {
@@ -362,7 +385,7 @@ static bool is_bad(struct slots *t, struct slot *s, const struct output *o, uint
  * before it were what was drawn. The others are as if they had never been computed. */
 static void decode_done(struct slots *t, struct slot *s, uint32_t c, const struct output *outputs,
                         uint32_t n_outputs, uint64_t now) {
-    struct choice *k = choice_of(t, s, c);
+    struct choice *k = slot_choice(t, s, c);
     const uint32_t drafted = k->n_drafted;
     uint32_t accepted = 0;
     CHECK(n_outputs == 1 + drafted);
@@ -378,22 +401,26 @@ static void decode_done(struct slots *t, struct slot *s, uint32_t c, const struc
     }
     if (drafted == 0) return;
     draft_settled(t->cfg.drafts, &k->guess, drafted, accepted);
-    record(t, s, now, FLIGHT_DRAFTED, k->guess.source, drafted, accepted);
+    slot_record(t, s, now, FLIGHT_DRAFTED, k->guess.source, drafted, accepted);
 }
 
 static void prefill_done(struct slots *t, struct slot *s, const struct output *outputs,
                          uint64_t now) {
-    struct sequence *q = &choice_of(t, s, 0)->sequence;
+    struct sequence *q = &slot_choice(t, s, 0)->sequence;
+    if (s->label != NULL) {
+        slot_question_done(t, s);
+        return;
+    }
     if (s->max_tokens == 0) {
         finish_all(t, s, now);
         return;
     }
     const uint32_t n = s->n_choices;
-    for (uint32_t c = 1; c < n; c++) sequence_fork(&choice_of(t, s, c)->sequence, q, t->cfg.kv);
+    for (uint32_t c = 1; c < n; c++) sequence_fork(&slot_choice(t, s, c)->sequence, q, t->cfg.kv);
     s->phase = SLOT_DECODE;
     s->first_token_ns = now;
     if (t->cfg.heap_bytes != NULL) s->heap_mark = *t->cfg.heap_bytes;
-    record(t, s, now, FLIGHT_FIRST_TOKEN, 0, outputs[0].token, 0);
+    slot_record(t, s, now, FLIGHT_FIRST_TOKEN, 0, outputs[0].token, 0);
     metric_time(t->cfg.metrics, METRIC_TIME_TO_FIRST_TOKEN, 0, now - s->request->received_ns);
     for (uint32_t c = 0; c < n; c++) (void)accept(t, s, c, &outputs[c], now);
 }
@@ -401,7 +428,7 @@ static void prefill_done(struct slots *t, struct slot *s, const struct output *o
 /* The states of one more stretch of the text at hand are summed. */
 static void encode_done(struct slots *t, struct slot *s, uint32_t first, uint32_t n,
                         const float *sums, uint64_t now) {
-    struct sequence *q = &choice_of(t, s, 0)->sequence;
+    struct sequence *q = &slot_choice(t, s, 0)->sequence;
     encode_after(&s->encode, first, n, sums);
     if (q->n_computed < s->n_prefill) return;
     if (!encode_finish(&s->encode)) {
@@ -422,25 +449,33 @@ static void encode_done(struct slots *t, struct slot *s, uint32_t first, uint32_
         end_aborted(t, s, now);
         return;
     }
-    record(t, s, now, FLIGHT_FINISH, 0, 0, 0);
-    tell_done(s, now);
+    slot_record(t, s, now, FLIGHT_FINISH, 0, 0, 0);
+    tell_done(s, 0, now);
     end(t, s, METRIC_FINISHED, false, now);
 }
 
 void slot_step_done(struct slots *t, struct slot *s, uint32_t c, uint32_t first_row,
                     uint32_t n_rows, const struct output *outputs, uint32_t n_outputs,
-                    const float *sums, uint64_t now) {
-    struct sequence *q = &choice_of(t, s, c)->sequence;
+                    const float *sums, const struct label_look *look, uint64_t now) {
+    struct sequence *q = &slot_choice(t, s, c)->sequence;
     const uint32_t first_position = q->n_computed;
     sequence_computed(q, t->cfg.kv, n_rows);
     if (s->phase == SLOT_DECODE) {
         decode_done(t, s, c, outputs, n_outputs, now);
         return;
     }
+    if (s->phase == SLOT_SCORE) {
+        slot_score_done(t, s, c, outputs, n_outputs, now);
+        return;
+    }
     for (uint32_t i = 0; i < n_outputs; i++)
         if (is_bad(t, s, &outputs[i], now)) return;
     if (n_outputs > 0) sequence_seal(q, t->cfg.kv);
-    record(t, s, now, FLIGHT_PREFILL_CHUNK, c, n_rows, first_position);
+    slot_record(t, s, now, FLIGHT_PREFILL_CHUNK, c, n_rows, first_position);
+    if (s->phase == SLOT_LOOK) {
+        slot_look_done(t, s, look, now);
+        return;
+    }
     if (s->phase == SLOT_ENCODE) {
         encode_done(t, s, first_position, n_rows, sums, now);
         return;
@@ -452,12 +487,13 @@ void slot_step_done(struct slots *t, struct slot *s, uint32_t c, uint32_t first_
         echo_token(t, s, q->tokens[position], &outputs[i]);
     }
     if (q->n_computed < s->n_prefill) return;
-    CHECK(n_outputs - i == (s->max_tokens > 0 ? s->n_choices : 0));
+    const uint32_t drawn = s->label != NULL ? 1 : s->n_choices;
+    CHECK(n_outputs - i == (s->max_tokens > 0 ? drawn : 0));
     prefill_done(t, s, outputs + i, now);
 }
 
 void slot_fail(struct slots *t, struct slot *s, const struct error *e, uint64_t now) {
-    record(t, s, now, FLIGHT_FAIL, 0, (uint32_t)e->status, 0);
+    slot_record(t, s, now, FLIGHT_FAIL, 0, (uint32_t)e->status, 0);
     answer_failed(s->answer, e, 1);
     /* A missed deadline says nothing against the KV. */
     end(t, s, METRIC_FAILED, e->status != STATUS_DEADLINE, now);
@@ -469,8 +505,9 @@ void slot_abort(struct slots *t, struct slot *s, uint64_t now) {
 
 void slot_deadline(struct slots *t, struct slot *s, uint64_t now) {
     s->deadline_missed = true;
-    /* There is no half of an embedding. */
-    if (s->request->on_deadline == ON_DEADLINE_TRUNCATE && s->phase != SLOT_ENCODE) {
+    /* There is no half of an embedding, nor of a label. */
+    if (s->request->on_deadline == ON_DEADLINE_TRUNCATE && s->phase != SLOT_ENCODE &&
+        s->label == NULL) {
         finish_all(t, s, now);
         return;
     }

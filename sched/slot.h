@@ -25,12 +25,23 @@
 #include "sched/emit.h"
 #include "sched/encode.h"
 #include "sched/gate.h"
+#include "sched/label.h"
 #include "sched/prepare.h"
 #include "sched/sequence.h"
 
 /* SLOT_ECHO: the prompt's text is being given back, a bounded number of tokens a turn. SLOT_ENCODE:
- * an embedding's texts, one after the other. */
-enum slot_phase { SLOT_FREE, SLOT_ECHO, SLOT_PREFILL, SLOT_DECODE, SLOT_ENCODE, SLOT_ENDED };
+ * an embedding's texts, one after the other. With labels: SLOT_LOOK, one span that label heads
+ * read; or prefill of a question, then SLOT_SCORE, the labels behind it. */
+enum slot_phase {
+    SLOT_FREE,
+    SLOT_ECHO,
+    SLOT_PREFILL,
+    SLOT_DECODE,
+    SLOT_ENCODE,
+    SLOT_LOOK,
+    SLOT_SCORE,
+    SLOT_ENDED
+};
 enum { SLOT_ECHO_TOKENS = 1024 };
 
 struct choice {
@@ -40,6 +51,7 @@ struct choice {
     struct draft_guess guess; /* of the step in flight */
     uint32_t n_drafted;       /* of it, in the step's span */
     uint32_t n_generated;
+    uint32_t label; /* SLOT_SCORE: sorted, in flight */
     uint64_t last_token_ns;
     bool taken, finished;
 };
@@ -67,6 +79,9 @@ struct slot {
     struct stop_set stops;
     struct encode encode;
     struct gate gate;
+    struct label_job *label;   /* of a request with labels, else NULL */
+    uint32_t label_last_token; /* SLOT_SCORE: the question's */
+    uint32_t exit_layer;       /* layers that label heads looked at; 0: none did */
 };
 
 struct slots_config {
@@ -99,8 +114,8 @@ struct slot_start {
     uint32_t name;
     const struct request *request;
     struct answer *answer;
-    const struct prepared *prepared; /* kept for the slot's life by an embedding, else not needed
-                                        after slot_admit */
+    const struct prepared *prepared; /* kept for the slot's life by an embedding or with labels,
+                                        else not needed after slot_admit */
     uint64_t seed, deadline_ns, queued_ns, tokenised_ns;
     uint64_t step; /* now, in steps */
 };
@@ -119,10 +134,15 @@ static inline bool slot_running(const struct slot *s) {
 
 /* A span of `n_rows` for the slot's choice `c` (index among its choices) was computed; its outputs
  * are outputs[n_outputs], `first_row` the step's row of its first token; SLOT_ENCODE: `sums` are
- * its states, as encode_after wants them. */
+ * its states, as encode_after wants them; SLOT_LOOK: `look` is its answer. */
 void slot_step_done(struct slots *t, struct slot *s, uint32_t c, uint32_t first_row,
                     uint32_t n_rows, const struct output *outputs, uint32_t n_outputs,
-                    const float *sums, uint64_t now);
+                    const float *sums, const struct label_look *look, uint64_t now);
+
+/* SLOT_SCORE: rows that the next label of choice `c` takes; 0: none is left. slot_score_begin puts
+ * them behind the question; targets[i] is what row i is scored for. */
+uint32_t slot_score_rows(const struct slot *s);
+void slot_score_begin(struct slots *t, struct slot *s, uint32_t c, const uint32_t **targets);
 
 void slot_fail(struct slots *t, struct slot *s, const struct error *e, uint64_t now);
 void slot_abort(struct slots *t, struct slot *s, uint64_t now);

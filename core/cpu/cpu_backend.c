@@ -197,13 +197,17 @@ static size_t lay_out(struct cpu_backend *b, uint8_t *base, const struct backend
 
     const size_t block_floats =
         (size_t)ATTENTION_ROWS * (2 * MAX_HEADS_PER_KV + w.group * (KV_BLOCK_TOKENS + w.head_dim));
-    b->worker_scratch_bytes = (block_floats * sizeof(float) + d * sizeof(float) + 63) & ~(size_t)63;
+    b->worker_scratch_bytes =
+        (block_floats * sizeof(float) + 2 * d * sizeof(float) + 63) & ~(size_t)63;
     b->worker_scratch = carve(&c, n_workers, b->worker_scratch_bytes);
     b->n_samplers = n_workers < cfg->limits.max_outputs ? n_workers : cfg->limits.max_outputs;
     b->sample_scratch_bytes = (sample_scratch_bytes(p->n_vocab) + 63) & ~(size_t)63;
     b->sample_scratch = carve(&c, b->n_samplers, b->sample_scratch_bytes);
 
     lay_out_gates(b, &c, cfg);
+    b->look_sum = carve(&c, (size_t)cfg->limits.max_looks * HEADS_MAX_LABELS, sizeof *b->look_sum);
+    b->look_rank = carve(&c, cfg->limits.max_looks, sizeof *b->look_rank);
+    b->span_left = carve(&c, cfg->limits.max_spans, sizeof *b->span_left);
     b->row_span = carve(&c, rows, sizeof *b->row_span);
     b->position = carve(&c, rows, sizeof *b->position);
     b->needed = carve(&c, rows, sizeof *b->needed);
@@ -327,9 +331,12 @@ static void copy_task(void *arg, uint32_t task, uint32_t worker) {
 
 /* What no head has been published for cannot be asked, nor choices without their memory. */
 static bool needs_more(const struct cpu_backend *b, const struct step *s) {
-    bool needs = s->epoch != 0;
+    bool needs = s->epoch != 0 && labels_heads(b, s->epoch) == NULL;
+    uint32_t n_exits = 0;
+    for (uint32_t i = 0; i < s->n_spans; i++) n_exits += s->spans[i].exit != STEP_NONE;
+    needs |= n_exits != s->n_looks; /* spans leave by label heads only */
     for (uint32_t i = 0; i < s->n_spans; i++)
-        needs |= s->spans[i].exit != STEP_NONE || (s->spans[i].gate != STEP_NONE && !b->cfg.gates);
+        needs |= (s->spans[i].gate != STEP_NONE && !b->cfg.gates);
     for (uint32_t i = 0; i < s->n_outputs; i++) needs |= s->outputs[i].head != STEP_NONE;
     for (uint32_t r = 0; r < s->n_rows; r++) needs |= s->first_layers[r] != 0;
     return needs;
@@ -384,15 +391,11 @@ static void prepare(struct cpu_backend *b) {
 
 static enum status cpu_publish(struct backend *backend, uint64_t epoch, const struct heads *heads,
                                struct error *e) {
-    (void)backend;
-    (void)epoch;
-    (void)heads;
-    return error_set(e, STATUS_UNSUPPORTED, "heads", "this backend runs no heads");
+    return labels_publish((struct cpu_backend *)backend, epoch, heads, e);
 }
 
 static void cpu_retire(struct backend *backend, uint64_t epoch) {
-    (void)backend;
-    (void)epoch;
+    labels_retire((struct cpu_backend *)backend, epoch);
 }
 
 static enum status cpu_submit(struct backend *backend, struct step *s) {
@@ -404,6 +407,7 @@ static enum status cpu_submit(struct backend *backend, struct step *s) {
     prepare(b);
     phase(b, copy_task, s->n_copies);
     gate_prepare(b);
+    labels_prepare(b);
     layers_begin(b);
     layers_run(b);
     taps_run(b, b->cfg.plan->n_layers);

@@ -15,6 +15,7 @@
 #include "core/cpu/cpu_backend.h"
 #include "core/cpu/matmul.h"
 #include "core/cpu/vector.h"
+#include "core/heads.h"
 #include "core/worker_pool.h"
 
 enum {
@@ -24,6 +25,13 @@ enum {
     PARTIAL_BYTES = 8 << 20, /* block results waiting to be merged, at most */
     /* Groups of positions whose page choices a slot keeps. */
     GATE_RING = (STEP_GATE_KEPT + STEP_GATE_ROWS) / STEP_GATE_REFRESH + 2,
+};
+
+/* Heads that steps may name. */
+enum { CPU_EPOCHS = 8 };
+struct cpu_epoch {
+    uint64_t epoch; /* 0: free */
+    const struct heads *heads;
 };
 
 /* What a matrix reads. The numerics class gives each input its format. */
@@ -113,6 +121,11 @@ struct cpu_backend {
     uint32_t gate_heads, gate_words; /* most KV heads; words of a bitmap of pages */
     uint32_t *gate_rows;             /* [max_rows] of the phase at hand */
     uint32_t n_gate_rows;
+    struct cpu_epoch epochs[CPU_EPOCHS];
+    float *look_sum;     /* [max_looks][HEADS_MAX_LABELS] */
+    uint32_t *look_rank; /* [max_looks]: heads that have looked */
+    uint8_t *span_left;  /* [max_spans]: it has ended at a decision point */
+    uint32_t look_layer; /* of the phase at hand */
     float *partial_acc, *partial_m, *partial_l;
     uint32_t n_partial, head_dim_max;
 
@@ -192,6 +205,14 @@ void gate_choose(struct cpu_backend *b);
 const struct gate_policy *gate_of(const struct cpu_backend *b, uint32_t row);
 uint64_t *gate_chosen(const struct cpu_backend *b, uint32_t slot, uint32_t choice_position);
 uint32_t gate_n_chosen(const struct cpu_backend *b, const uint64_t *chosen);
+
+/* labels.c. labels_prepare: before the layers; labels_run: after each. */
+enum status labels_publish(struct cpu_backend *b, uint64_t epoch, const struct heads *heads,
+                           struct error *e);
+void labels_retire(struct cpu_backend *b, uint64_t epoch);
+const struct heads *labels_heads(const struct cpu_backend *b, uint64_t epoch); /* NULL: none */
+void labels_prepare(struct cpu_backend *b);
+void labels_run(struct cpu_backend *b, uint32_t layer);
 
 /* experts.c: the feed-forward of a mixture layer: from normed, back into
  * normed [n_full, d_model]. */

@@ -73,7 +73,7 @@ static void choose_rows(struct cpu_backend *b, uint32_t layer) {
     for (int want_full = 1; want_full >= 0; want_full--) {
         for (uint32_t i = 0; i < s->n_spans; i++) {
             const struct span *span = &s->spans[i];
-            if (!runs(b, span->profile, layer)) continue;
+            if (!runs(b, span->profile, layer) || b->span_left[i]) continue;
             const bool last = b->last_layer[span->profile] == layer;
             for (uint32_t r = span->first_row; r < span->first_row + span->n_tokens; r++)
                 if ((!last || b->needed[r]) == want_full) b->rows[b->n_rows++] = r;
@@ -291,5 +291,6 @@ void layers_run(struct cpu_backend *b) {
         choose_rows(b, layer);
         if (b->n_rows > 0) layer_run(b);
         taps_run(b, layer);
+        labels_run(b, layer);
     }
 }

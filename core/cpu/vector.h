@@ -82,6 +82,8 @@ struct vector_kernels {
      * channel; q [n_group, head_dim]. */
     float (*page_score)(const float *q, uint32_t n_group, uint32_t head_dim,
                         const uint16_t *bounds);
+    /* sum over i of a_i b_i, by fmaf: core/heads.h's. */
+    float (*dot)(const float *a, const float *b, uint32_t n);
     struct sample_kernels sample;
 };
 

@@ -517,12 +517,18 @@ static float page_score(const float *q, uint32_t n_group, uint32_t head_dim,
     return best;
 }
 
+static float dot(const float *a, const float *b, uint32_t n) {
+    v16 sum = v_set1(0);
+    FOR_LANES(i, n) sum = v_fma(LOAD(a, i), LOAD(b, i), sum);
+    return v_sum(sum);
+}
+
 #define VECTOR_KERNELS(isa)                                                                        \
     {                                                                                              \
         .name = (isa), .rms_norm = rms_norm, .add_scaled = add_scaled, .scale = scale_by,          \
         .softcap = softcap, .gated = gated, .rope = rope, .kv_write = kv_write,                    \
         .attention_block = attention_block, .attention_merge = attention_merge,                    \
-        .page_bounds = page_bounds, .page_score = page_score, .sample = {                          \
+        .page_bounds = page_bounds, .page_score = page_score, .dot = dot, .sample = {              \
             sample_maxima,                                                                         \
             sample_sums,                                                                           \
             sample_at_least,                                                                       \

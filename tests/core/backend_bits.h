@@ -49,6 +49,8 @@ static inline void bits_open_gated(struct bits_rig *r, const struct plan *plan, 
                                      .max_copies = 64,
                                      .max_taps = 8,
                                      .max_gates = 1,
+                                     .max_exits = 1,
+                                     .max_looks = 8,
                                      .max_slot_copies = 1,
                                      .max_profiles = 2};
     struct page_pool_config pool = {.n_groups = plan->n_groups};

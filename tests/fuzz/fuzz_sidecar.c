@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "models/learned_block.h"
+#include "models/label_heads.h"
 #include "models/ngram_table.h"
 #include "models/shortlist.h"
 #include "models/sidecar_impl.h"
@@ -70,6 +71,16 @@ static void read_section(const struct sidecar_section *x) {
     if (shortlist_view(&s, x->data, x->bytes, 1000, &e) == STATUS_OK) {
         for (uint32_t i = 0; i < s.n_ids; i++)
             if (shortlist_find(&s, s.ids[i]) != i) abort();
+    } else if (e.message[0] == '\0') {
+        abort();
+    }
+    struct label_heads l;
+    const struct plan plan = {.n_layers = 12, .d_model = 20};
+    memset(&e, 0, sizeof e);
+    if (label_heads_view(&l, x->data, x->bytes, &plan, x->key, &e) == STATUS_OK) {
+        const struct task_features f = {.n = 0};
+        float prior[HEADS_MAX_LABELS];
+        label_heads_prior(&l, &f, prior);
     } else if (e.message[0] == '\0') {
         abort();
     }

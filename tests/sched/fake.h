@@ -23,6 +23,7 @@
 #include "core/sample.h"
 #include "core/worker_pool.h"
 #include "models/detokenizer.h"
+#include "models/label_heads.h"
 #include "models/tokenizer.h"
 #include "sched/sched.h"
 
@@ -34,6 +35,7 @@ enum {
     FAKE_VOCAB = 280, /* the model has more rows than the tokenizer has tokens */
     FAKE_GROUPS = 2,
     FAKE_D = 4,
+    FAKE_EPOCH = 5,
 };
 
 /* ---- random numbers ---- */
@@ -155,6 +157,8 @@ struct fake_backend {
     uint32_t bad_every, n_layers;
     bool fail_submit, fail_step;
     struct step *pending;
+    const struct heads *heads; /* of FAKE_EPOCH */
+    uint64_t n_looks;
     void *scratch;
     uint64_t n_steps, n_rows, n_copies, n_mixed;
     uint32_t most_rows;        /* of a step with decodes */
@@ -273,16 +277,53 @@ static inline void fake_tap(struct fake_backend *b, const struct step *s, const 
     }
 }
 
+/* What label heads say of a text whose tokens hash to h: sure after the head that the hash names.
+ */
+static inline uint32_t fake_label(uint64_t h, uint32_t n_labels, uint32_t n_heads,
+                                  const float *prior, float *p) {
+    float sum = 0;
+    for (uint32_t i = 0; i < n_labels; i++) {
+        p[i] = (float)(mix64(h + i) % 1000 + 1) + (prior != NULL ? prior[i] : 0);
+        sum += p[i];
+    }
+    for (uint32_t i = 0; i < n_labels; i++) p[i] /= sum;
+    return (uint32_t)(h % n_heads);
+}
+
+/* The layers behind the last that ran have no KV of such a span: nobody may read its pages. */
+static inline void fake_look(struct fake_backend *b, struct step *s, struct label_look *look) {
+    const struct span *p = &s->spans[look->span];
+    const struct exit_policy *policy = &s->exits[p->exit];
+    const struct label_head *head = &b->heads->labels[policy->head];
+    uint32_t n_heads = 0;
+    CHECK(s->epoch == FAKE_EPOCH && p->first_position == 0);
+    CHECK(look->first_row >= p->first_row &&
+          look->first_row + look->n_rows == p->first_row + p->n_tokens);
+    for (uint32_t l = 0; l < b->n_layers; l++) {
+        if (!(s->profiles[p->profile].decision_points[l / 64] >> l % 64 & 1)) continue;
+        CHECK(head[n_heads].layer == l + 1 && policy->threshold[n_heads] > 0);
+        n_heads++;
+    }
+    const uint64_t h = fake_row_hash(b, s, p, p->first_row + p->n_tokens - 1);
+    const uint32_t at = fake_label(h, head->n_labels, n_heads, look->prior, look->probability);
+    look->layer = (uint16_t)head[at].layer;
+    look->bad = b->bad_every > 0 && mix64(h) % b->bad_every == 0;
+    for (uint32_t g = 0; g < FAKE_GROUPS; g++)
+        for (uint32_t i = 0; i < p->n_tokens; i++)
+            fake_page(b, g, table_page(s, p, g, i / KV_PAGE_TOKENS))[i % KV_PAGE_TOKENS].position =
+                UINT32_MAX;
+}
+
 static inline void fake_compute(struct fake_backend *b, struct step *s) {
     uint32_t row = 0, o = 0;
     bool prefill = false, decode = false;
-    CHECK(s->n_spans > 0 && s->n_profiles == 1);
+    CHECK(s->n_spans > 0 && s->n_profiles == 1 + s->n_exits);
     for (uint32_t l = 0; l < b->n_layers; l++) CHECK(s->profiles[0].layers[l / 64] >> l % 64 & 1);
     fake_copies(b, s);
     for (uint32_t i = 0; i < s->n_spans; i++) {
         const struct span *p = &s->spans[i];
-        CHECK(p->first_row == row && p->n_tokens >= 1 && p->profile == 0 &&
-              s->first_layers[row] == 0);
+        CHECK(p->first_row == row && p->n_tokens >= 1 && s->first_layers[row] == 0);
+        CHECK(p->profile == (p->exit == STEP_NONE ? 0 : 1 + p->exit));
         CHECK(p->n_pages * KV_PAGE_TOKENS >= p->first_position + p->n_tokens);
         for (uint32_t k = 0; k < i; k++) CHECK(s->spans[k].slot != p->slot);
         row += p->n_tokens;
@@ -298,6 +339,8 @@ static inline void fake_compute(struct fake_backend *b, struct step *s) {
     }
     CHECK(o == s->n_outputs);
     for (uint32_t i = 0; i < s->n_taps; i++) fake_tap(b, s, &s->taps[i]);
+    for (uint32_t i = 0; i < s->n_looks; i++) fake_look(b, s, &s->looks[i]);
+    b->n_looks += s->n_looks;
     b->n_steps++;
     b->n_rows += s->n_rows;
     b->n_mixed += prefill && decode;
@@ -347,6 +390,7 @@ struct fake_config {
     uint64_t chore_slice_ns; /* 0: long, so that chores end in one go and a run can be repeated */
     const struct chat_template *chat_template;
     const struct encoder *encoder;
+    const struct label_sets *labels;
 };
 
 struct fake {
@@ -399,6 +443,7 @@ static inline void fake_open(struct fake *f, const struct fake_config *cfg, stru
         .polls_late = cfg->polls_late,
         .bad_every = cfg->bad_every,
         .n_layers = f->plan.n_layers,
+        .heads = cfg->labels != NULL ? &cfg->labels->heads : NULL,
         .scratch = aligned_alloc(64, (sample_scratch_bytes(FAKE_VOCAB) + 63) / 64 * 64),
     };
     const struct sched_config sc = {
@@ -416,11 +461,15 @@ static inline void fake_open(struct fake *f, const struct fake_config *cfg, stru
                    .max_outputs = cfg->max_batch + 4 + cfg->draft_outputs,
                    .max_pages = cfg->max_batch * FAKE_GROUPS * ((cfg->n_ctx + 15) / 16),
                    .max_copies = cfg->max_batch * FAKE_GROUPS,
-                   .max_profiles = 1,
                    .max_gates = cfg->max_batch,
                    .max_gate_pages = cfg->max_batch * ((cfg->n_ctx + 15) / 16),
+                   .max_profiles = cfg->labels != NULL ? cfg->max_batch + 1 : 1,
+                   .max_exits = cfg->labels != NULL ? cfg->max_batch : 0,
+                   .max_looks = cfg->labels != NULL ? cfg->max_batch : 0,
                    .max_taps = cfg->max_batch},
         .gate = cfg->gate,
+        .labels = cfg->labels,
+        .epoch = cfg->labels != NULL ? FAKE_EPOCH : 0,
         .n_ctx = cfg->n_ctx,
         .max_batch = cfg->max_batch,
         .max_queue = cfg->max_queue,
