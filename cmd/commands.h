@@ -20,5 +20,7 @@ int cmd_classify(int argc, char **argv);
 int cmd_drift(int argc, char **argv);
 int cmd_lint(int argc, char **argv);
 int cmd_tune(int argc, char **argv);
+int cmd_explain(int argc, char **argv);
+int cmd_policy(int argc, char **argv);
 
 #endif

@@ -9,6 +9,7 @@
 #include "alloc/heap.h"
 #include "core/clock.h"
 #include "core/flight.h"
+#include "models/task_default.h"
 
 enum {
     STEP_ROWS = 512, /* most rows of a step: a prefill chunk beside all decodes */
@@ -84,6 +85,27 @@ static enum status open_side_car(struct service *s, const struct config *c, stru
     return n != NULL ? ngram_table_view(&s->ngrams, n->data, n->bytes, e) : STATUS_OK;
 }
 
+/* The task model, presets and word lists that serving begins with. */
+static enum status open_policy(struct service *s, const struct config *c, uint64_t id,
+                               struct error *e) {
+    struct task_model *m;
+    enum status st =
+        c->task_model != NULL ? task_model_open(c->task_model, &m, e) : task_model_default(&m, e);
+    if (st != STATUS_OK) return st;
+    if (s->policy_file.words != NULL) {
+        task_model_set_words(m, s->policy_file.words);
+        s->policy_file.words = NULL;
+    }
+    const uint32_t workers = worker_pool_size(s->engine->workers);
+    const struct policy_config cfg = {
+        .kind = c->policy == CONFIG_POLICY_ADAPTIVE ? POLICY_ADAPTIVE : POLICY_EXACT,
+        .presets = s->policy_file.presets,
+        .identity = id,
+        .n_workspaces = workers < SCHED_POLICY_WORKSPACES ? workers : SCHED_POLICY_WORKSPACES,
+    };
+    return policy_open(&cfg, m, &s->policy, e);
+}
+
 static uint64_t monotonic(void *arg) {
     (void)arg;
     return clock_now_ns();
@@ -99,7 +121,9 @@ static enum status open_sched(struct service *s, const struct service_options *o
     if (st != STATUS_OK) return st;
     s->flight = flight_init(s->flight_region.data, o->max_batch, FLIGHT_EVENTS);
     const uint64_t id = identity(s);
-    snprintf(s->fingerprint, sizeof s->fingerprint, "lac-%016llx", (unsigned long long)id);
+    st = open_policy(s, c, id, e);
+    if (st != STATUS_OK) return st;
+    s->log = (struct log){.out = stderr, .level = LOG_INFO};
     const struct sched_config cfg = {
         .plan = s->engine->plan,
         .tokenizer = s->tokenizer,
@@ -118,6 +142,14 @@ static enum status open_sched(struct service *s, const struct service_options *o
         .suffix_drafts = c->drafts == CONFIG_DRAFTS_AUTO,
         .ngram_drafts = c->drafts == CONFIG_DRAFTS_AUTO,
         .ngrams = s->ngrams.n_lines > 0 ? &s->ngrams : NULL,
+        .policy = s->policy,
+        .adapt = {.rows = s->policy_file.adapt_rows,
+                  .drift_reference = s->policy_file.drift_reference,
+                  .drift_window = s->policy_file.drift_window,
+                  .replay_path = s->policy_file.replay_path,
+                  .validation_path = s->policy_file.validation_path,
+                  .auto_promote = c->auto_promote},
+        .log = &s->log,
         .prefill_budget_ns = PREFILL_BUDGET_NS,
         .chore_slice_ns = CHORE_SLICE_NS,
         .heap_bytes = heap_allocated_bytes(),
@@ -133,6 +165,11 @@ enum status service_open(const struct service_options *o, struct service **out, 
     if (s == NULL) return error_set(e, STATUS_NO_MEMORY, NULL, "no memory");
     const struct config *c = o->config;
     served_name(c->model, s->name, sizeof s->name);
+    enum status st = policy_file_read(c->policy_file, &s->policy_file, e);
+    if (st != STATUS_OK) {
+        free(s);
+        return st;
+    }
 
     struct engine_options g = engine_defaults(c);
     g.n_slots = o->max_batch;
@@ -144,8 +181,9 @@ enum status service_open(const struct service_options *o, struct service **out, 
     if (c->kv_mib == 0) {
         /* The sizes of a page are the model's; a look at the plan before the engine opens it. */
         struct model *m;
-        const enum status st = model_open(c->model, c->n_ctx, &m, e);
+        st = model_open(c->model, c->n_ctx, &m, e);
         if (st != STATUS_OK) {
+            policy_file_free(&s->policy_file);
             free(s);
             return st;
         }
@@ -153,7 +191,7 @@ enum status service_open(const struct service_options *o, struct service **out, 
         g.n_pages = service_auto_pages(&g, p, c->n_ctx != 0 ? c->n_ctx : p->n_ctx_train);
         model_close(m);
     }
-    enum status st = engine_open(&g, &s->engine, e);
+    st = engine_open(&g, &s->engine, e);
     if (st == STATUS_OK) st = tokenizer_load(model_gguf(s->engine->model), &s->tokenizer, e);
     if (st == STATUS_OK) {
         st = chat_template_load(model_gguf(s->engine->model), &s->chat_template, e);
@@ -173,6 +211,8 @@ enum status service_open(const struct service_options *o, struct service **out, 
 void service_close(struct service *s) {
     if (s == NULL) return;
     if (s->sched != NULL) sched_close(s->sched);
+    policy_close(s->policy);
+    policy_file_free(&s->policy_file);
     chat_template_free(s->chat_template);
     tokenizer_free(s->tokenizer);
     encoder_close(s->encoder);

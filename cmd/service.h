@@ -16,6 +16,9 @@
 #include "models/ngram_table.h"
 #include "models/sidecar.h"
 #include "models/tokenizer.h"
+#include "cmd/policy_file.h"
+#include "core/log.h"
+#include "sched/policy.h"
 #include "sched/sched.h"
 
 #define LACONIC_VERSION "0.1.0"
@@ -36,11 +39,13 @@ struct service {
     struct metrics *metrics;
     struct region flight_region;
     struct flight *flight;
+    struct policy_file policy_file; /* --config */
+    struct policy *policy;
+    struct log log; /* stderr */
     struct sched *sched;
     char name[128];            /* the served model's name: the file's, without its suffix */
     struct sidecar *side_car;  /* NULL: none */
     struct ngram_table ngrams; /* its n-gram section, if it has one */
-    char fingerprint[32];      /* build, model, numerics: while it is the same, so are the bytes */
 };
 
 /* The steps a server of that many slots makes; max_pages is left to the engine. */

@@ -9,6 +9,8 @@
 
 #include "io/openai_parse.h"
 
+const char parse_lint_limit[] = "laconic.lint takes texts of at most 32768 bytes";
+
 bool parse_fail(struct parse *p, enum status s, const char *field, const char *message) {
     if (p->status == STATUS_OK) p->status = error_set(p->e, s, field, "%s", message);
     return false;
@@ -291,12 +293,33 @@ static bool word_in(struct parse *p, const json_t *v, const char *field, const c
     return parse_invalid(p, field, what);
 }
 
-enum laconic_key { DEADLINE_MS, ON_DEADLINE, PRIORITY, PENALTY_SCOPE, EXPLAIN, TASK_TYPE, N_NOW };
-static const char *const laconic_now[N_NOW] = {"deadline_ms",   "on_deadline", "priority",
-                                               "penalty_scope", "explain",     "task_type"};
+enum laconic_key {
+    DEADLINE_MS,
+    ON_DEADLINE,
+    PRIORITY,
+    PENALTY_SCOPE,
+    EXPLAIN,
+    TASK_TYPE,
+    LINT,
+    N_NOW
+};
+static const char *const laconic_now[N_NOW] = {
+    "deadline_ms", "on_deadline", "priority", "penalty_scope", "explain", "task_type", "lint"};
 static const char *const laconic_later[] = {
-    "exit",   "exit_risk",       "gate", "rollback", "beam_width",
-    "labels", "thinking_budget", "lint", "documents"};
+    "exit",   "exit_risk",       "gate",     "rollback", "beam_width",
+    "labels", "thinking_budget", "documents"};
+
+static void parse_task_type(struct parse *p, const char *field, const json_t *v) {
+    struct request *r = p->r;
+    if (json_is_string(v) && json_doc_equals(&p->doc, v, "auto")) return;
+    for (int t = 0; t < METRIC_TASK_NONE && json_is_string(v); t++) {
+        if (!json_doc_equals(&p->doc, v, metric_task_name((enum metric_task)t))) continue;
+        r->task_type = (enum metric_task)t;
+        r->set |= REQUEST_SET_TASK_TYPE;
+        return;
+    }
+    parse_invalid(p, field, "must be auto, deterministic, open, reasoning, code, classify or qa");
+}
 
 static void parse_laconic_member(struct parse *p, const char *key, const json_t *v) {
     struct request *r = p->r;
@@ -329,10 +352,13 @@ static void parse_laconic_member(struct parse *p, const char *key, const json_t 
             parse_invalid(p, field, "must be true or false");
         break;
     case TASK_TYPE:
-        if (!json_is_string(v))
-            parse_invalid(p, field, "must be a string");
-        else if (!json_doc_equals(&p->doc, v, "auto"))
-            parse_unsupported(p, field);
+        parse_task_type(p, field, v);
+        break;
+    case LINT:
+        if (json_is_boolean(v))
+            r->lint = json_boolean_value(v);
+        else
+            parse_invalid(p, field, "must be true or false");
         break;
     case N_NOW:
         for (size_t i = 0; i < sizeof laconic_later / sizeof *laconic_later; i++)
@@ -450,6 +476,9 @@ static void parse_prompts(struct parse *p) {
     for (size_t i = 0; i < n; i++)
         if (!take_prompt(p, list ? json_array_get(v, i) : v, &out->prompts[i])) return;
     out->n_prompts = (uint32_t)n;
+    if (p->r->lint && n > 1) parse_invalid(p, "laconic.lint", "takes one prompt");
+    if (p->r->lint && out->prompts[0].text.len > REQUEST_LINT_BYTES)
+        parse_fail(p, STATUS_TOO_LARGE, "laconic.lint", parse_lint_limit);
     if (n > 1 && !(p->r->set & REQUEST_SET_SEED)) {
         if (getrandom(&p->r->seed, sizeof p->r->seed, 0) != (ssize_t)sizeof p->r->seed)
             parse_fail(p, STATUS_IO, NULL, "no random numbers from the system");

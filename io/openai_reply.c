@@ -242,9 +242,13 @@ void openai_write_report(struct json_writer *j, const struct request_report *rep
         json_write_key(j, "deadline_missed");
         json_write_bool(j, true);
     }
+    if (report->lint.len > 0) {
+        json_write_key(j, "lint");
+        json_write_raw(j, report->lint.data, report->lint.len);
+    }
     if (explain) {
         json_write_key(j, "task_type");
-        json_write_string(j, "none");
+        json_write_string(j, metric_task_name(report->task));
         const struct {
             const char *key;
             uint32_t n;

@@ -17,7 +17,21 @@ struct history {
     uint32_t n;
 };
 
+/* Decisions are kept, however many other events come after. */
+static void compare_kept(const struct flight *f, uint32_t slot, const struct history *h) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < h->n && n < FLIGHT_MAX_KEPT; i++) {
+        const uint16_t kind = h->events[i].kind;
+        if (kind != FLIGHT_TASK && kind != FLIGHT_ROLLBACK && kind != FLIGHT_CHOICE_END) continue;
+        assert_true(n < flight_kept(f, slot));
+        assert_memory_equal(flight_kept_at(f, slot, n++), &h->events[i],
+                            sizeof(struct flight_event));
+    }
+    assert_int_equal(flight_kept(f, slot), n);
+}
+
 static void compare(const struct flight *f, uint32_t slot, const struct history *h) {
+    compare_kept(f, slot, h);
     const uint32_t held = h->n < N_EVENTS ? h->n : N_EVENTS;
     assert_int_equal(flight_count(f, slot), held);
     assert_int_equal(flight_dropped(f, slot), h->n - held);
@@ -93,13 +107,13 @@ static void test_timings(void **state) {
     flight_record(f, 0, 2500, FLIGHT_PREFIX_HIT, 0, 32, 0);
     flight_record(f, 0, 9000, FLIGHT_FIRST_TOKEN, 0, 11, 0);
     for (uint64_t i = 0; i < 1000; i++) { /* far more than the ring holds */
-        flight_record(f, 0, 9000 + i * 10, FLIGHT_STEP, 1, 1, 10);
+        flight_record(f, 0, 9000 + i * 10, FLIGHT_STEP_DECODE, 1, 1, 10);
         flight_record(f, 0, 9001 + i * 10, FLIGHT_TOKEN, 0, 5, i);
     }
     t = flight_timings(f, 0);
     assert_int_equal(t.decode_ns, 9991);
     flight_record(f, 0, 20000, FLIGHT_FINISH, 0, 1000, 0);
-    flight_record(f, 0, 30000, FLIGHT_STEP, 1, 1, 10);
+    flight_record(f, 0, 30000, FLIGHT_STEP_DECODE, 1, 1, 10);
     t = flight_timings(f, 0);
     assert_int_equal(t.tokenise_ns, 400);
     assert_int_equal(t.queue_ns, 1100);
