@@ -1,5 +1,6 @@
 #include "core/flight.h"
 
+#include <math.h>
 #include <stdbool.h>
 #include <string.h>
 
@@ -58,6 +59,30 @@ static struct flight_event *event_at(const struct flight *f, uint32_t slot, uint
     return &f->events[(size_t)slot * f->n_events + (number & (f->n_events - 1))];
 }
 
+static bool is_kept(enum flight_kind kind) {
+    return kind == FLIGHT_TASK || kind == FLIGHT_ROLLBACK || kind == FLIGHT_DEADLINE ||
+           kind == FLIGHT_CHOICE_END;
+}
+
+enum { NO_SIMILARITY = INT16_MIN };
+
+uint64_t flight_rollback_pack(struct flight_rollback r) {
+    const float entropy = r.entropy > 0 ? (r.entropy < 65 ? r.entropy : 65) : 0;
+    const float cosine = r.similarity > 1 ? 1 : r.similarity < -1 ? -1 : r.similarity;
+    const int16_t similarity = isnan(r.similarity) ? NO_SIMILARITY : (int16_t)lrintf(cosine * 1000);
+    return r.position | (uint64_t)lrintf(entropy * 1000) << 32 |
+           (uint64_t)(uint16_t)similarity << 48;
+}
+
+struct flight_rollback flight_rollback_of(uint64_t c) {
+    const int16_t similarity = (int16_t)(c >> 48);
+    return (struct flight_rollback){
+        .position = (uint32_t)c,
+        .entropy = (float)(uint16_t)(c >> 32) / 1000,
+        .similarity = similarity == NO_SIMILARITY ? NAN : (float)similarity / 1000,
+    };
+}
+
 void flight_record(struct flight *f, uint32_t slot, uint64_t t_ns, enum flight_kind kind,
                    uint16_t a, uint32_t b, uint64_t c) {
     struct slot *s = slot_of(f, slot);
@@ -72,8 +97,7 @@ void flight_record(struct flight *f, uint32_t slot, uint64_t t_ns, enum flight_k
     total->last_ns = t_ns;
     total->sum_b += b;
     total->sum_c += c;
-    const bool keep = kind == FLIGHT_TASK || kind == FLIGHT_ROLLBACK || kind == FLIGHT_CHOICE_END;
-    if (keep && s->n_kept < FLIGHT_MAX_KEPT)
+    if (is_kept(kind) && s->n_kept < FLIGHT_MAX_KEPT)
         s->kept[s->n_kept++] = *event_at(f, slot, s->n_recorded - 1);
 }
 

@@ -4,11 +4,10 @@
  * A full ring overwrites its oldest events and counts them. For each kind the ring also keeps the
  * first and last time, the number of events and the sums of b and c, which nothing overwrites;
  * timings are made of those, so they hold however long an answer is. Events that say how an output
- * came to be (task, rollback, choice_end) are kept besides, the first FLIGHT_MAX_KEPT of them.
- * Times are in nanoseconds of one monotonic clock, given by the caller (a simulator has its own).
- * Ownership: the caller gives flight_footprint bytes, 64-byte aligned. Nothing allocates or fails;
- * slots and kinds out of range are programmer errors.
- * Threads: the loop thread only.
+ * came to be (task, rollback, deadline, choice_end) are kept besides, the first FLIGHT_MAX_KEPT of
+ * them. Times are in nanoseconds of one monotonic clock, given by the caller (a simulator has its
+ * own). Ownership: the caller gives flight_footprint bytes, 64-byte aligned. Nothing allocates or
+ * fails; slots and kinds out of range are programmer errors. Threads: the loop thread only.
  */
 #ifndef LAC_CORE_FLIGHT_H
 #define LAC_CORE_FLIGHT_H
@@ -31,10 +30,11 @@
     X(FLIGHT_STEP_VERIFY, "step_verify") /* a decode with drafts behind it */                      \
     X(FLIGHT_TOKEN, "token")             /* a: choice; b: id; c: position */                       \
     X(FLIGHT_DRAFTED, "drafted")         /* a: source; b: tokens proposed; c: accepted */          \
-    X(FLIGHT_ROLLBACK, "rollback")       /* a: choice; b: tokens withdrawn; c: position */         \
-    X(FLIGHT_COPY, "copy")               /* a page copied on write; b: page */                     \
-    X(FLIGHT_PAUSED, "paused")           /* the client reads too slowly */                         \
-    X(FLIGHT_RESUMED, "resumed")         /* c: ns of the pause */                                  \
+    X(FLIGHT_ROLLBACK, "rollback") /* a: choice; b: tokens withdrawn; c: see flight_rollback */    \
+    X(FLIGHT_DEADLINE, "deadline") /* the deadline ended the answer */                             \
+    X(FLIGHT_COPY, "copy")         /* a page copied on write; b: page */                           \
+    X(FLIGHT_PAUSED, "paused")     /* the client reads too slowly */                               \
+    X(FLIGHT_RESUMED, "resumed")   /* c: ns of the pause */                                        \
     X(FLIGHT_TASK, "task") /* a: metric_task; b: probability in millionths; c: fields it set */    \
     X(FLIGHT_CHOICE_END, "choice_end") /* a: choice; b: finish reason; c: tokens */                \
     X(FLIGHT_FINISH, "finish")         /* all choices ended; b: completion tokens */               \
@@ -52,6 +52,15 @@ struct flight_event {
     uint32_t b;
     uint64_t c;
 };
+
+/* FLIGHT_ROLLBACK's c: where, and what the monitor saw there: entropy in nats, 0 .. 65; cosine, NaN
+ * if there was none. Kept to a thousandth. */
+struct flight_rollback {
+    uint32_t position;
+    float entropy, similarity;
+};
+uint64_t flight_rollback_pack(struct flight_rollback r);
+struct flight_rollback flight_rollback_of(uint64_t c);
 
 struct flight;
 

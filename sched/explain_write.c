@@ -79,18 +79,28 @@ static void write_preset(struct json_writer *j, const struct policy_decision *d)
     json_write_object_end(j);
 }
 
+static void write_rollback(struct json_writer *j, const struct flight_event *v) {
+    const struct flight_rollback r = flight_rollback_of(v->c);
+    json_write_object(j);
+    write_string(j, "what", "rollback");
+    write_uint(j, "choice", v->a);
+    write_uint(j, "tokens", v->b);
+    write_uint(j, "position", r.position);
+    write_float(j, "entropy", r.entropy);
+    write_float(j, "similarity", r.similarity);
+    json_write_object_end(j);
+}
+
 static void write_decisions(struct json_writer *j, const struct explain_record *r) {
     json_write_key(j, "decisions");
     json_write_array(j);
     for (uint32_t i = 0; i < r->n_kept; i++) {
         const struct flight_event *v = &r->kept[i];
         if (v->kind == FLIGHT_TASK && v->c != 0) write_preset(j, &r->decision);
-        if (v->kind != FLIGHT_ROLLBACK) continue;
+        if (v->kind == FLIGHT_ROLLBACK) write_rollback(j, v);
+        if (v->kind != FLIGHT_DEADLINE) continue;
         json_write_object(j);
-        write_string(j, "what", "rollback");
-        write_uint(j, "choice", v->a);
-        write_uint(j, "tokens", v->b);
-        write_uint(j, "position", v->c);
+        write_string(j, "what", "deadline");
         json_write_object_end(j);
     }
     json_write_array_end(j);

@@ -468,6 +468,7 @@ void slot_abort(struct slots *t, struct slot *s, uint64_t now) {
 
 void slot_deadline(struct slots *t, struct slot *s, uint64_t now) {
     s->deadline_missed = true;
+    record(t, s, now, FLIGHT_DEADLINE, 0, 0, 0);
     /* There is no half of an embedding. */
     if (s->request->on_deadline == ON_DEADLINE_TRUNCATE && s->phase != SLOT_ENCODE) {
         finish_all(t, s, now);

@@ -1,4 +1,5 @@
 /* Random records against a list that forgets nothing. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +23,9 @@ static void compare_kept(const struct flight *f, uint32_t slot, const struct his
     uint32_t n = 0;
     for (uint32_t i = 0; i < h->n && n < FLIGHT_MAX_KEPT; i++) {
         const uint16_t kind = h->events[i].kind;
-        if (kind != FLIGHT_TASK && kind != FLIGHT_ROLLBACK && kind != FLIGHT_CHOICE_END) continue;
+        if (kind != FLIGHT_TASK && kind != FLIGHT_ROLLBACK && kind != FLIGHT_DEADLINE &&
+            kind != FLIGHT_CHOICE_END)
+            continue;
         assert_true(n < flight_kept(f, slot));
         assert_memory_equal(flight_kept_at(f, slot, n++), &h->events[i],
                             sizeof(struct flight_event));
@@ -85,6 +88,27 @@ static void test_random(void **state) {
     free(mem);
 }
 
+static void test_rollback(void **state) {
+    (void)state;
+    srand(5);
+    for (int i = 0; i < 2000; i++) {
+        const struct flight_rollback in = {
+            .position = (uint32_t)rand() * 2u + (uint32_t)(rand() % 2),
+            .entropy = (float)(rand() % 65000) / 1000,
+            .similarity = i % 5 == 0 ? NAN : (float)(rand() % 2001 - 1000) / 1000};
+        const struct flight_rollback out = flight_rollback_of(flight_rollback_pack(in));
+        assert_int_equal(out.position, in.position);
+        assert_true(fabsf(out.entropy - in.entropy) < 0.0006f);
+        if (isnan(in.similarity))
+            assert_true(isnan(out.similarity));
+        else
+            assert_true(fabsf(out.similarity - in.similarity) < 0.0006f);
+    }
+    const struct flight_rollback wild =
+        flight_rollback_of(flight_rollback_pack((struct flight_rollback){7, INFINITY, -3}));
+    assert_true(wild.position == 7 && wild.entropy == 65 && wild.similarity == -1);
+}
+
 static void test_timings(void **state) {
     (void)state;
     const size_t bytes = flight_footprint(1, 4);
@@ -142,6 +166,7 @@ static void test_names(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random),
+        cmocka_unit_test(test_rollback),
         cmocka_unit_test(test_timings),
         cmocka_unit_test(test_names),
     };

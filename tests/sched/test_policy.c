@@ -329,6 +329,40 @@ static void test_explained(void **state) {
     rig_stop(&g);
 }
 
+/* What the flight record says of rollbacks and clocks, however much came after. */
+static void test_decisions_explained(void **state) {
+    (void)state;
+    void *mem = aligned_alloc(64, (flight_footprint(1, 16) + 63) / 64 * 64);
+    struct flight *f = flight_init(mem, 1, 16);
+    const struct request r = {.id = text_of("x"), .n = 2};
+    const struct explain_what what = {.request = &r};
+    static struct explain_record record;
+    struct json_writer w;
+    struct buffer b;
+    flight_record(f, 0, 5, FLIGHT_ROLLBACK, 1, 6,
+                  flight_rollback_pack((struct flight_rollback){42, 3.25f, 0.125f}));
+    for (uint32_t i = 0; i < 100; i++) flight_record(f, 0, 6 + i, FLIGHT_TOKEN, 0, 1, i);
+    flight_record(f, 0, 200, FLIGHT_DEADLINE, 0, 0, 0);
+    flight_record(f, 0, 201, FLIGHT_CHOICE_END, 1, FINISH_LENGTH, 3);
+    explain_fill(&record, f, 0, &what);
+    buffer_init(&b, 0);
+    json_write_begin(&w, &b);
+    explain_write(&w, &record);
+    json_t *j = read_json(&b);
+    assert_string_equal(word(j, "decisions.0.what"), "rollback");
+    assert_int_equal(whole(j, "decisions.0.position"), 42);
+    assert_int_equal(whole(j, "decisions.0.tokens"), 6);
+    assert_int_equal(whole(j, "decisions.0.choice"), 1);
+    assert_true(fabs(json_number_value(at(j, "decisions.0.entropy")) - 3.25) < 1e-6);
+    assert_true(fabs(json_number_value(at(j, "decisions.0.similarity")) - 0.125) < 1e-6);
+    assert_string_equal(word(j, "decisions.1.what"), "deadline");
+    assert_true(json_is_null(at(j, "finish_reasons.0")));
+    assert_string_equal(word(j, "finish_reasons.1"), "length");
+    assert_string_equal(word(j, "state"), "running");
+    json_decref(j);
+    free(mem);
+}
+
 static void test_lint(void **state) {
     (void)state;
     struct rig g;
@@ -529,6 +563,7 @@ int main(void) {
         cmocka_unit_test(test_epochs),
         cmocka_unit_test(test_decisions),
         cmocka_unit_test(test_explained),
+        cmocka_unit_test(test_decisions_explained),
         cmocka_unit_test(test_lint),
         cmocka_unit_test(test_feedback),
         cmocka_unit_test(test_drift_and_promotion),
