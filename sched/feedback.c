@@ -4,7 +4,7 @@
 #include "core/check.h"
 #include "sched/feedback_state.h"
 
-enum { ADAPT_ROWS = 200 };
+enum { ADAPT_ROWS = 200, RETRY_ROWS = 10 };
 
 /* ---- open and close ---- */
 
@@ -133,8 +133,10 @@ static void start_candidate(struct feedback *f) {
 static void consider_candidate(struct feedback *f) {
     if (f->job != NULL || !f->falling || !drift_watch_alarmed(&f->watch)) return;
     if (f->has_result && f->result_epoch == f->epoch) return;
-    if (f->n_labels - f->labels_at_alarm < f->cfg.adapt_rows) return;
-    start_candidate(f);
+    const uint64_t fresh = f->n_labels - f->labels_at_alarm;
+    /* Some of them may have lost their texts; then it takes more, and is not tried each time. */
+    if (fresh >= f->cfg.adapt_rows && (fresh - f->cfg.adapt_rows) % RETRY_ROWS == 0)
+        start_candidate(f);
 }
 
 static enum status publish(struct feedback *f, struct error *e) {
@@ -179,7 +181,7 @@ void feedback_tick(struct feedback *f) {
               task_scores_macro_f1(&r->old.old),
               !better               ? "not better"
               : f->cfg.auto_promote ? "better, promoted"
-                                    : "better, waits for laconic promote");
+                                    : "better, waits for laconic policy --promote");
     if (better && f->cfg.auto_promote && feedback_promote(f, &e) != STATUS_OK)
         log_write(f->cfg.log, LOG_ERROR, "task policy: not promoted: %s", e.message);
 }

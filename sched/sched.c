@@ -10,6 +10,7 @@
 #include "sched/chores.h"
 #include "sched/embed.h"
 #include "sched/explain.h"
+#include "sched/explain_request.h"
 #include "sched/feedback.h"
 #include "sched/policy.h"
 #include "sched/prepare.h"
@@ -665,42 +666,9 @@ const char *sched_fingerprint(const struct sched *s) {
     return s->cfg.policy != NULL ? policy_newest(s->cfg.policy)->fingerprint : NULL;
 }
 
-static uint32_t explain_running(struct sched *s, struct text id, struct json_writer *j) {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < s->cfg.max_batch; i++) {
-        const struct slot *p = &s->slots.slots[i];
-        if (!slot_running(p) || p->request->id.len != id.len || p->epoch == NULL) continue;
-        if (memcmp(p->request->id.data, id.data, id.len) != 0) continue;
-        const struct explain_what what = slot_explanation(p);
-        struct explain_record r;
-        explain_fill(&r, s->cfg.flight, p->index, &what);
-        explain_write(j, &r);
-        n++;
-    }
-    return n;
-}
-
 enum status sched_explain(struct sched *s, struct text id, struct buffer *out, struct error *e) {
     if (s->explain == NULL) return no_policy(e);
-    struct json_writer j;
-    const struct explain_record *r;
-    const size_t before = out->len;
-    uint32_t n = 0;
-    json_write_begin(&j, out);
-    json_write_object(&j);
-    json_write_key(&j, "id");
-    json_write_string_n(&j, id.data, id.len);
-    json_write_key(&j, "prompts");
-    json_write_array(&j);
-    for (; (r = explain_find(s->explain, id, n)) != NULL; n++) explain_write(&j, r);
-    if (id.len > 0) n += explain_running(s, id, &j);
-    json_write_array_end(&j);
-    json_write_object_end(&j);
-    if (n > 0) return STATUS_OK;
-    out->len = before;
-    return error_set(e, STATUS_NOT_FOUND, "id",
-                     "no request of that id has started and is among the newest %d",
-                     EXPLAIN_RECORDS);
+    return explain_request(s->explain, &s->slots, id, out, e);
 }
 
 enum status sched_feedback(struct sched *s, const struct request_feedback *f, struct buffer *out,
