@@ -136,6 +136,15 @@ def case_lint(s):
         st, e = s.call('/v1/chat/completions', body)
         assert st == 400 and e['error']['param'] == field, (st, e)
     assert s.call('/v1/completions', {'prompt': ['a', 'b'], 'laconic': {'lint': True}})[1]['error']['param'] == 'laconic.lint'
+    assert r['laconic']['lint']['contradiction_score'] is None
+    encoder = os.environ.get('LAC_ENCODER')
+    if not encoder: print('skip: no LAC_ENCODER: the contradiction score'); return
+    t = Server('auto', ['--encoder', encoder])
+    try:
+        with_score = ask(t, bad, laconic={'lint': True})
+        p = subprocess.run([LACONIC, 'lint', '--encoder', encoder, '--json'], input=bad.encode(), capture_output=True)
+        assert abs(with_score['laconic']['lint']['contradiction_score'] - json.loads(p.stdout)['contradiction_score']) < 1e-6 and text(with_score) == text(r)
+    finally: assert t.stop() == 0
 
 
 def case_feedback(s):

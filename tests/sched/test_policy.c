@@ -209,13 +209,12 @@ static void rig_stop(struct rig *g) {
 }
 
 static struct teller ask(struct rig *g, struct request *r) {
-    static const uint32_t ids[] = {'a', 'b', 'c', 'a', 'b'};
+    static const uint32_t few[] = {'a', 'b', 'c', 'a', 'b'};
     struct teller t = {0};
     struct error e = {0};
     request_handle h;
     r->kind = REQUEST_COMPLETION;
-    r->ids = ids;
-    r->n_ids = 5;
+    if (r->ids == NULL) r->ids = few, r->n_ids = 5;
     r->n = r->n == 0 ? 1 : r->n;
     r->set |= REQUEST_SET_MAX_TOKENS | REQUEST_SET_SEED;
     if (r->max_tokens == 0) r->max_tokens = 2;
@@ -361,6 +360,33 @@ static void test_decisions_explained(void **state) {
     assert_string_equal(word(j, "state"), "running");
     json_decref(j);
     free(mem);
+}
+
+/* What a cached prompt is said to save is what it saves when it is cached. */
+static void test_saving_comes_true(void **state) {
+    (void)state;
+    struct rig g;
+    uint32_t ids[64];
+    for (uint32_t i = 0; i < 64; i++) ids[i] = 'a' + i * 7 % 26;
+    rig_start(&g, POLICY_EXACT, NULL);
+    struct request r = {.id = text_of("first"), .ids = ids, .n_ids = 64, .max_tokens = 3};
+    (void)ask(&g, &r);
+    r = (struct request){.id = text_of("again"), .ids = ids, .n_ids = 64, .max_tokens = 3};
+    (void)ask(&g, &r);
+    json_t *first = explain(&g, "first"), *again = explain(&g, "again");
+    const double before = json_number_value(at(first, "prompts.0.cost_ms.prefill"));
+    const double after = json_number_value(at(again, "prompts.0.cost_ms.prefill"));
+    assert_int_equal(whole(again, "prompts.0.tokens.cached"), 48);
+    const json_t *faster = at(first, "prompts.0.faster"), *s;
+    double said = 0;
+    for (size_t i = 0; (s = json_array_get(faster, i)) != NULL; i++)
+        if (strcmp(word(s, "what"), "prefix_cache") == 0)
+            said = json_number_value(json_object_get(s, "saved_ms"));
+    assert_true(before > after && fabs(said - (before - after)) < 0.1 * (before - after));
+    assert_string_equal(word(again, "prompts.0.saved_by.0.what"), "prefix_cache");
+    json_decref(first);
+    json_decref(again);
+    rig_stop(&g);
 }
 
 static void test_lint(void **state) {
@@ -529,6 +555,47 @@ static void test_drift_and_promotion(void **state) {
     run_drift(true);
 }
 
+/* Real queries through the scheduler: the row at which the alarm is raised, -1 if none is. */
+static int alarm_row(const char *path) {
+    struct rig g;
+    char *line = NULL;
+    size_t room = 0;
+    int row = 0, alarm = -1;
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    rig_start(&g, POLICY_EXACT, NULL);
+    for (ssize_t n; alarm < 0 && (n = getline(&line, &room, f)) > 0; row++) {
+        json_t *j = json_loadb(line, (size_t)n, 0, NULL);
+        struct request r = {.user_text = text_of(word(j, "text")), .max_tokens = 1};
+        (void)ask(&g, &r);
+        json_decref(j);
+        if (metric_value(g.f.metrics, METRIC_DRIFT_ALARM, 0) == 1) alarm = row;
+    }
+    assert_true(row > 400);
+    rig_stop(&g);
+    free(line);
+    fclose(f);
+    return alarm;
+}
+
+static void test_real_drift(void **state) {
+    (void)state;
+    const char *shared = getenv("LAC_SHARED");
+    char path[2][512];
+    snprintf(path[0], sizeof path[0], "%s/data/drift/abrupt.jsonl", shared != NULL ? shared : "");
+    snprintf(path[1], sizeof path[1], "%s/data/drift/control_nodrift.jsonl",
+             shared != NULL ? shared : "");
+    if (shared == NULL || access(path[0], R_OK) != 0) {
+        printf("skip: LAC_SHARED has no data/drift\n");
+        return;
+    }
+    const int abrupt = alarm_row(path[0]), control = alarm_row(path[1]);
+    printf("# served in order: abrupt (from row 600) alarms at row %d, control at %d\n", abrupt,
+           control);
+    assert_true(abrupt >= 600 && abrupt < 750);
+    assert_int_equal(control, -1);
+}
+
 /* Without a policy the side doors are shut. */
 static void test_no_policy(void **state) {
     (void)state;
@@ -564,9 +631,11 @@ int main(void) {
         cmocka_unit_test(test_decisions),
         cmocka_unit_test(test_explained),
         cmocka_unit_test(test_decisions_explained),
+        cmocka_unit_test(test_saving_comes_true),
         cmocka_unit_test(test_lint),
         cmocka_unit_test(test_feedback),
         cmocka_unit_test(test_drift_and_promotion),
+        cmocka_unit_test(test_real_drift),
         cmocka_unit_test(test_no_policy),
     };
     return cmocka_run_group_tests(tests, NULL, end);
