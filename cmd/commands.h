@@ -21,5 +21,7 @@ int cmd_drift(int argc, char **argv);
 int cmd_lint(int argc, char **argv);
 int cmd_tune(int argc, char **argv);
 int cmd_calibrate(int argc, char **argv);
+int cmd_explain(int argc, char **argv);
+int cmd_policy(int argc, char **argv);
 
 #endif

@@ -11,64 +11,32 @@
 #include "cmd/commands.h"
 #include "cmd/task_files.h"
 #include "cmd/usage.h"
-#include "models/drift.h"
+#include "models/drift_watch.h"
 
 static const char NAME[] = "drift";
 
-enum { N_MONITORS = 3, MIN_ROWS = 20, MAX_LINE_BYTES = 4 << 20 };
+enum { MAX_LINE_BYTES = 4 << 20 };
 
-static const char *const MONITOR_NAMES[N_MONITORS] = {"all", "en", "zh"};
 static const char *const SERIES_NAMES[] = {"confidence", "feature_norm", "unseen",
                                            "embedding_norm"};
-
-struct watch {
-    struct drift_monitor *monitor;
-    struct drift_result last;
-    bool compared, alarmed;
-    struct drift_result first_alarm;
-    uint64_t alarm_row; /* of the file, from 0 */
-};
 
 struct watcher {
     const struct config *c;
     const struct task_model *model;
     struct task_workspace *w;
-    struct watch watch[N_MONITORS];
-    struct drift_options o;
+    bool started;
+    struct drift_watch watch;
     struct task_scores scores; /* of the labelled rows */
-    uint64_t rows;
 };
 
 static enum status start(struct watcher *k, bool with_norm, struct error *e) {
-    k->o = drift_defaults(with_norm ? 4 : 3, task_model_n_classes(k->model));
-    k->o.reference_rows = k->c->drift_reference;
-    k->o.window_rows = k->c->drift_window;
-    k->o.step_rows = k->c->drift_step;
-    k->o.false_alarms = (double)k->c->false_alarms;
-    k->o.n_monitors = N_MONITORS;
-    for (int i = 0; i < N_MONITORS; i++) {
-        struct drift_options o = k->o;
-        /* A language has a part of the rows only. */
-        if (i > 0) {
-            o.reference_rows = o.reference_rows / 2 > MIN_ROWS ? o.reference_rows / 2 : MIN_ROWS;
-            o.window_rows = o.window_rows * 3 / 5 > MIN_ROWS ? o.window_rows * 3 / 5 : MIN_ROWS;
-        }
-        const enum status st = drift_new(&o, &k->watch[i].monitor, e);
-        if (st != STATUS_OK) return st;
-    }
-    return STATUS_OK;
-}
-
-static void add(struct watcher *k, int which, const struct drift_row *row) {
-    struct watch *w = &k->watch[which];
-    struct drift_result r;
-    if (!drift_add(w->monitor, row, &r)) return;
-    w->last = r;
-    w->compared = true;
-    if (!r.alarm || w->alarmed) return;
-    w->alarmed = true;
-    w->first_alarm = r;
-    w->alarm_row = k->rows;
+    struct drift_options o = drift_defaults(with_norm ? 4 : 3, task_model_n_classes(k->model));
+    o.reference_rows = k->c->drift_reference;
+    o.window_rows = k->c->drift_window;
+    o.step_rows = k->c->drift_step;
+    o.false_alarms = (double)k->c->false_alarms;
+    k->started = true;
+    return drift_watch_open(&k->watch, &o, e);
 }
 
 static enum status add_row(struct watcher *k, const json_t *row, struct error *e) {
@@ -77,17 +45,17 @@ static enum status add_row(struct watcher *k, const json_t *row, struct error *e
     if (!json_is_string(text))
         return error_set(e, STATUS_INVALID, NULL, "there is no string \"text\"");
     const json_t *norm = json_object_get(row, "embedding_norm");
-    if (k->watch[0].monitor == NULL) {
+    if (!k->started) {
         const enum status st = start(k, json_is_number(norm), e);
         if (st != STATUS_OK) return st;
     }
-    if (k->o.n_series == 4 && !json_is_number(norm))
+    if (k->watch.o.n_series == 4 && !json_is_number(norm))
         return error_set(e, STATUS_INVALID, NULL, "there is no number \"embedding_norm\"");
     struct task_verdict v;
     task_model_classify(k->model, k->w, json_string_value(text), json_string_length(text), &v);
     struct drift_row d = {
         .class = v.class, .value = {v.confidence, v.norm, v.unseen}, .right = DRIFT_UNKNOWN};
-    if (k->o.n_series == 4) d.value[3] = (float)json_number_value(norm);
+    if (k->watch.o.n_series == 4) d.value[3] = (float)json_number_value(norm);
     const char *label = json_string_value(json_object_get(row, "label"));
     const int truth = label ? task_model_class(k->model, label) : -1;
     if (truth >= 0) {
@@ -97,9 +65,7 @@ static enum status add_row(struct watcher *k, const json_t *row, struct error *e
     }
     const char *lang = json_string_value(json_object_get(row, "lang"));
     const bool chinese = lang ? strncmp(lang, "zh", 2) == 0 : v.han > 0.3f;
-    add(k, 0, &d);
-    add(k, chinese ? 2 : 1, &d);
-    k->rows++;
+    (void)drift_watch_add(&k->watch, &d, chinese);
     return STATUS_OK;
 }
 
@@ -124,18 +90,18 @@ static enum status read_rows(struct watcher *k, const char *path, struct error *
     if (st == STATUS_OK && ferror(f)) st = error_set(e, STATUS_IO, NULL, "%s cannot be read", path);
     free(line);
     fclose(f);
-    if (st == STATUS_OK && !k->watch[0].compared)
+    if (st == STATUS_OK && !k->watch.of[0].compared)
         st = error_set(e, STATUS_INVALID, NULL,
                        "%s has %" PRIu64 " rows; a comparison needs %" PRIu32
                        " of reference and %" PRIu32 " of window",
-                       path, k->rows, k->c->drift_reference, k->c->drift_window);
+                       path, k->watch.rows, k->c->drift_reference, k->c->drift_window);
     return st;
 }
 
 /* ---- the report ---- */
 
 static const char *series_name(const struct watcher *k, int by) {
-    return by >= (int)k->o.n_series ? "classes" : SERIES_NAMES[by];
+    return by >= (int)k->watch.o.n_series ? "classes" : SERIES_NAMES[by];
 }
 
 static void write_number(struct json_writer *j, const char *key, double v) {
@@ -148,7 +114,7 @@ static void write_result(struct json_writer *j, const struct watcher *k,
     json_write_object(j);
     json_write_key(j, "series");
     json_write_object(j);
-    for (uint32_t s = 0; s < k->o.n_series; s++) {
+    for (uint32_t s = 0; s < k->watch.o.n_series; s++) {
         json_write_key(j, SERIES_NAMES[s]);
         json_write_object(j);
         write_number(j, "ks", r->ks[s]);
@@ -173,7 +139,8 @@ static void write_result(struct json_writer *j, const struct watcher *k,
     json_write_object_end(j);
 }
 
-static void write_watch(struct json_writer *j, const struct watcher *k, const struct watch *w) {
+static void write_watch(struct json_writer *j, const struct watcher *k,
+                        const struct drift_watched *w) {
     json_write_object(j);
     json_write_key(j, "alarm_row");
     if (w->alarmed)
@@ -189,32 +156,28 @@ static void write_watch(struct json_writer *j, const struct watcher *k, const st
     json_write_object_end(j);
 }
 
-static bool any_alarm(const struct watcher *k) {
-    return k->watch[0].alarmed || k->watch[1].alarmed || k->watch[2].alarmed;
-}
-
 static bool retrain(const struct watcher *k) {
-    for (int i = 0; i < N_MONITORS; i++)
-        if (k->watch[i].alarmed && k->watch[i].last.falling) return true;
+    for (uint32_t i = 0; i < DRIFT_WATCHES; i++)
+        if (k->watch.of[i].alarmed && k->watch.of[i].last.falling) return true;
     return false;
 }
 
 static void write_report(struct json_writer *j, const struct watcher *k) {
     json_write_object(j);
     json_write_key(j, "rows");
-    json_write_uint(j, k->rows);
+    json_write_uint(j, k->watch.rows);
     json_write_key(j, "alarm");
-    json_write_bool(j, any_alarm(k));
+    json_write_bool(j, drift_watch_alarmed(&k->watch));
     json_write_key(j, "retrain");
     json_write_bool(j, retrain(k));
-    write_number(j, "false_alarms_per_1000_rows", k->o.false_alarms);
-    write_number(j, "p_threshold", k->watch[0].last.threshold);
+    write_number(j, "false_alarms_per_1000_rows", k->watch.o.false_alarms);
+    write_number(j, "p_threshold", k->watch.of[0].last.threshold);
     json_write_key(j, "monitors");
     json_write_object(j);
-    for (int i = 0; i < N_MONITORS; i++) {
-        if (!k->watch[i].compared) continue;
-        json_write_key(j, MONITOR_NAMES[i]);
-        write_watch(j, k, &k->watch[i]);
+    for (uint32_t i = 0; i < DRIFT_WATCHES; i++) {
+        if (!k->watch.of[i].compared) continue;
+        json_write_key(j, drift_watch_name(i));
+        write_watch(j, k, &k->watch.of[i]);
     }
     json_write_object_end(j);
     if (k->scores.n > 0) {
@@ -224,21 +187,21 @@ static void write_report(struct json_writer *j, const struct watcher *k) {
     json_write_object_end(j);
 }
 
-static void print_watch(const struct watcher *k, int which) {
-    const struct watch *w = &k->watch[which];
+static void print_watch(const struct watcher *k, uint32_t which) {
+    const struct drift_watched *w = &k->watch.of[which];
     if (!w->compared) {
-        printf("%-4s too few rows\n", MONITOR_NAMES[which]);
+        printf("%-4s too few rows\n", drift_watch_name(which));
         return;
     }
     const struct drift_result *r = w->alarmed ? &w->first_alarm : &w->last;
-    printf("%-4s ", MONITOR_NAMES[which]);
+    printf("%-4s ", drift_watch_name(which));
     if (w->alarmed)
         printf("ALARM at row %" PRIu64 " by %s (p %.2g)", w->alarm_row, series_name(k, r->alarm_by),
                r->p_least);
     else
         printf("no alarm (least p at the end %.2g)", r->p_least);
     putchar('\n');
-    for (uint32_t s = 0; s < k->o.n_series; s++)
+    for (uint32_t s = 0; s < k->watch.o.n_series; s++)
         printf("       %-15s KS %.3f  p %-9.2g mean %.4g -> %.4g\n", SERIES_NAMES[s], r->ks[s],
                r->ks_p[s], r->mean_before[s], r->mean_now[s]);
     printf("       %-15s PSI %.3f  p %.2g\n", "classes", r->psi, r->psi_p);
@@ -256,9 +219,9 @@ static enum status report(const struct watcher *k, struct error *e) {
         write_report(&j, k);
         return task_files_print(&b, e);
     }
-    printf("%" PRIu64 " rows; at most %g false alarms in 1,000 rows (p below %.2g)\n", k->rows,
-           k->o.false_alarms, k->watch[0].last.threshold);
-    for (int i = 0; i < N_MONITORS; i++) print_watch(k, i);
+    printf("%" PRIu64 " rows; at most %g false alarms in 1,000 rows (p below %.2g)\n",
+           k->watch.rows, k->watch.o.false_alarms, k->watch.of[0].last.threshold);
+    for (uint32_t i = 0; i < DRIFT_WATCHES; i++) print_watch(k, i);
     if (retrain(k))
         printf("drift and falling accuracy: train a candidate (laconic train --adapt)\n");
     return STATUS_OK;
@@ -279,7 +242,7 @@ int cmd_drift(int argc, char **argv) {
         st = read_rows(&k, c.positional[0], &e);
     }
     if (st == STATUS_OK) st = report(&k, &e);
-    for (int i = 0; i < N_MONITORS; i++) drift_free(k.watch[i].monitor);
+    drift_watch_close(&k.watch);
     task_workspace_free(k.w);
     task_model_free(m);
     return st == STATUS_OK ? 0 : usage_fail(NAME, &e);

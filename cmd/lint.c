@@ -11,60 +11,6 @@
 
 static const char NAME[] = "lint";
 
-static void write_span(struct json_writer *j, const char *key, const char *text, uint32_t start,
-                       uint32_t end) {
-    json_write_key(j, key);
-    json_write_object(j);
-    json_write_key(j, "start");
-    json_write_uint(j, start);
-    json_write_key(j, "end");
-    json_write_uint(j, end);
-    json_write_key(j, "text");
-    json_write_string_n(j, text + start, end - start);
-    json_write_object_end(j);
-}
-
-static void write_finding(struct json_writer *j, const char *text, const struct lint_finding *f) {
-    json_write_object(j);
-    json_write_key(j, "kind");
-    json_write_string(j, lint_kind_name(f->kind));
-    json_write_key(j, "level");
-    json_write_string(j, f->warning ? "warning" : "hint");
-    write_span(j, "span", text, f->start, f->end);
-    if (f->other_end > 0) write_span(j, "other", text, f->other_start, f->other_end);
-    if (f->kind == LINT_CONFLICT) {
-        json_write_key(j, "cosine");
-        json_write_float(j, f->score);
-    }
-    json_write_key(j, "suggestion");
-    json_write_string(j, f->suggestion);
-    json_write_object_end(j);
-}
-
-static void write_report(struct json_writer *j, const char *text, const struct lint_report *r) {
-    json_write_object(j);
-    json_write_key(j, "contradiction_score");
-    if (r->embedded)
-        json_write_double(j, r->contradiction_score);
-    else
-        json_write_null(j);
-    json_write_key(j, "ambiguity_ratio");
-    json_write_double(j, r->ambiguity_ratio);
-    json_write_key(j, "constraint_density");
-    json_write_double(j, r->constraint_density);
-    json_write_key(j, "instructions");
-    json_write_uint(j, r->n_instructions);
-    json_write_key(j, "anchors");
-    json_write_uint(j, r->n_anchors);
-    json_write_key(j, "warns");
-    json_write_bool(j, r->warns);
-    json_write_key(j, "findings");
-    json_write_array(j);
-    for (uint32_t i = 0; i < r->n_findings; i++) write_finding(j, text, &r->findings[i]);
-    json_write_array_end(j);
-    json_write_object_end(j);
-}
-
 static void print_span(const char *text, uint32_t start, uint32_t end) {
     putchar('\'');
     for (uint32_t i = start; i < end && i < start + 120; i++)
@@ -104,7 +50,7 @@ static enum status report(const struct config *c, const char *text, const struct
     struct json_writer j;
     buffer_init(&b, 0);
     json_write_begin(&j, &b);
-    write_report(&j, text, r);
+    prompt_lint_write(&j, text, r, SIZE_MAX);
     return task_files_print(&b, e);
 }
 

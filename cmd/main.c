@@ -28,6 +28,8 @@ static const struct command COMMANDS[] = {
     {"classify", cmd_classify},
     {"drift", cmd_drift},
     {"lint", cmd_lint},
+    {"explain", cmd_explain},
+    {"policy", cmd_policy},
     {"bake", cmd_bake},
 };
 

@@ -86,13 +86,21 @@ int cmd_run(int argc, char **argv) {
     static const struct request_sink sink = {on_started, on_delta,  on_finish,  on_tokens,  NULL,
                                              on_done,    on_failed, on_release, on_writable};
     struct run r = {0};
+    uint32_t set = REQUEST_SET_TEMPERATURE | REQUEST_SET_TOP_P;
+    if (c.task_type != CONFIG_TASK_AUTO) {
+        set = REQUEST_SET_TASK_TYPE;
+        if (config_given(&c, "--temp")) set |= REQUEST_SET_TEMPERATURE;
+        if (config_given(&c, "--top-p")) set |= REQUEST_SET_TOP_P;
+    }
     const uint64_t t0 = clock_now_ns();
     const struct request request = {
         .kind = c.raw ? REQUEST_COMPLETION : REQUEST_CHAT,
-        .set = REQUEST_SET_TEMPERATURE | REQUEST_SET_TOP_P | REQUEST_SET_TOP_K |
-               REQUEST_SET_MAX_TOKENS | REQUEST_SET_SEED,
+        .set = set | REQUEST_SET_TOP_K | REQUEST_SET_MAX_TOKENS | REQUEST_SET_SEED,
         .chat_json = {chat.data, chat.len},
         .prompt = {c.prompt, strlen(c.prompt)},
+        .user_text = {c.prompt, strlen(c.prompt)},
+        .task_type = c.task_type != CONFIG_TASK_AUTO ? (enum metric_task)(c.task_type - 1)
+                                                     : METRIC_TASK_NONE,
         .n = 1,
         .max_tokens = c.n_predict,
         .temperature = c.temperature,

@@ -43,6 +43,27 @@ static void refresh(void *arg) {
     service_refresh(((struct loop *)arg)->service);
 }
 
+static const char *fingerprint(void *arg) {
+    return sched_fingerprint(((struct loop *)arg)->service->sched);
+}
+
+static enum status explain(void *arg, struct text id, struct buffer *out, struct error *e) {
+    return sched_explain(((struct loop *)arg)->service->sched, id, out, e);
+}
+
+static enum status feedback(void *arg, const struct request_feedback *f, struct buffer *out,
+                            struct error *e) {
+    return sched_feedback(((struct loop *)arg)->service->sched, f, out, e);
+}
+
+static enum status policy(void *arg, enum io_policy_action action, struct buffer *out,
+                          struct error *e) {
+    const enum sched_policy_action what = action == IO_POLICY_PROMOTE  ? SCHED_POLICY_PROMOTE
+                                          : action == IO_POLICY_REVERT ? SCHED_POLICY_REVERT
+                                                                       : SCHED_POLICY_SHOW;
+    return sched_policy(((struct loop *)arg)->service->sched, what, out, e);
+}
+
 /* A thread that does nothing but wait for signals, so that no handler interrupts the loop. */
 static void *wait_for_signals(void *arg) {
     struct loop *l = arg;
@@ -115,6 +136,7 @@ static enum status warm_up(struct service *s, struct error *e) {
     if (st != STATUS_OK) return st;
     while (!w.done) (void)sched_tick(s->sched);
     metric_init(s->metrics); /* what clients did not ask for does not count */
+    metric_set(s->metrics, METRIC_POLICY_EPOCH, 0, policy_newest(s->policy)->number);
     return STATUS_OK;
 }
 
@@ -187,9 +209,17 @@ int cmd_serve(int argc, char **argv) {
         .limits = server_default_limits(),
         .model_name = l.service->name,
         .encoder_name = l.service->encoder != NULL ? encoder_name(l.service->encoder) : NULL,
-        .fingerprint = l.service->fingerprint,
+        .fingerprint = sched_fingerprint(l.service->sched),
         .metrics = l.service->metrics,
-        .service = {&l, submit, cancel, ready, refresh},
+        .service = {.arg = &l,
+                    .submit = submit,
+                    .cancel = cancel,
+                    .ready = ready,
+                    .refresh = refresh,
+                    .fingerprint = fingerprint,
+                    .explain = explain,
+                    .feedback = feedback,
+                    .policy = policy},
     };
     struct server *server;
     if (server_open(&cfg, &server, &e) != STATUS_OK) {

@@ -11,6 +11,7 @@
 #include "core/clock.h"
 #include "core/flight.h"
 #include "models/gate_section.h"
+#include "models/task_default.h"
 
 enum {
     STEP_ROWS = 512, /* most rows of a step: a prefill chunk beside all decodes */
@@ -111,6 +112,7 @@ static enum status open_side_car(struct service *s, const struct config *c, stru
  * since it decides about bytes. */
 static enum status open_gate(struct service *s, const struct config *c, struct error *e) {
     s->gate = (struct gate_config){.bounds = s->engine->gates,
+                                   .unasked = c->policy == CONFIG_POLICY_ADAPTIVE,
                                    .least_context = GATE_LEAST_CONTEXT,
                                    .safe_share = GATE_SAFE_SHARE};
     const struct sidecar_section *x =
@@ -145,6 +147,27 @@ static uint64_t gate_identity(const struct gate_config *g) {
     return XXH3_64bits(parts, sizeof parts);
 }
 
+/* The task model, presets and word lists that serving begins with. */
+static enum status open_policy(struct service *s, const struct config *c, uint64_t id,
+                               struct error *e) {
+    struct task_model *m;
+    enum status st =
+        c->task_model != NULL ? task_model_open(c->task_model, &m, e) : task_model_default(&m, e);
+    if (st != STATUS_OK) return st;
+    if (s->policy_file.words != NULL) {
+        task_model_set_words(m, s->policy_file.words);
+        s->policy_file.words = NULL;
+    }
+    const uint32_t workers = worker_pool_size(s->engine->workers);
+    const struct policy_config cfg = {
+        .kind = c->policy == CONFIG_POLICY_ADAPTIVE ? POLICY_ADAPTIVE : POLICY_EXACT,
+        .presets = s->policy_file.presets,
+        .identity = id,
+        .n_workspaces = workers < SCHED_POLICY_WORKSPACES ? workers : SCHED_POLICY_WORKSPACES,
+    };
+    return policy_open(&cfg, m, &s->policy, e);
+}
+
 static uint64_t monotonic(void *arg) {
     (void)arg;
     return clock_now_ns();
@@ -162,8 +185,9 @@ static enum status open_sched(struct service *s, const struct service_options *o
     const uint64_t id = identity(s);
     /* All that decides about bytes. */
     const uint64_t decides[] = {id, gate_identity(&s->gate), s->epoch != 0 ? s->labels.digest : 0};
-    snprintf(s->fingerprint, sizeof s->fingerprint, "lac-%016llx",
-             (unsigned long long)XXH3_64bits(decides, sizeof decides));
+    st = open_policy(s, c, XXH3_64bits(decides, sizeof decides), e);
+    if (st != STATUS_OK) return st;
+    s->log = (struct log){.out = stderr, .level = LOG_INFO};
     const struct sched_config cfg = {
         .plan = s->engine->plan,
         .tokenizer = s->tokenizer,
@@ -183,6 +207,14 @@ static enum status open_sched(struct service *s, const struct service_options *o
         .ngram_drafts = c->drafts == CONFIG_DRAFTS_AUTO,
         .ngrams = s->ngrams.n_lines > 0 ? &s->ngrams : NULL,
         .gate = &s->gate,
+        .policy = s->policy,
+        .adapt = {.rows = s->policy_file.adapt_rows,
+                  .drift_reference = s->policy_file.drift_reference,
+                  .drift_window = s->policy_file.drift_window,
+                  .replay_path = s->policy_file.replay_path,
+                  .validation_path = s->policy_file.validation_path,
+                  .auto_promote = c->auto_promote},
+        .log = &s->log,
         .prefill_budget_ns = PREFILL_BUDGET_NS,
         .chore_slice_ns = CHORE_SLICE_NS,
         .heap_bytes = heap_allocated_bytes(),
@@ -200,6 +232,11 @@ enum status service_open(const struct service_options *o, struct service **out, 
     if (s == NULL) return error_set(e, STATUS_NO_MEMORY, NULL, "no memory");
     const struct config *c = o->config;
     served_name(c->model, s->name, sizeof s->name);
+    enum status st = policy_file_read(c->policy_file, &s->policy_file, e);
+    if (st != STATUS_OK) {
+        free(s);
+        return st;
+    }
 
     struct engine_options g = engine_defaults(c);
     g.n_slots = o->max_batch;
@@ -210,7 +247,7 @@ enum status service_open(const struct service_options *o, struct service **out, 
     g.between_arg = o->between_arg;
     g.kv_mib = c->kv_mib;
     g.auto_kv = true;
-    enum status st = engine_open(&g, &s->engine, e);
+    st = engine_open(&g, &s->engine, e);
     if (st == STATUS_OK) st = tokenizer_load(model_gguf(s->engine->model), &s->tokenizer, e);
     if (st == STATUS_OK) {
         st = chat_template_load(model_gguf(s->engine->model), &s->chat_template, e);
@@ -233,6 +270,8 @@ void service_close(struct service *s) {
     if (s->sched != NULL) sched_close(s->sched);
     if (s->epoch != 0) s->engine->backend->ops->retire(s->engine->backend, s->epoch);
     label_sets_close(&s->labels);
+    policy_close(s->policy);
+    policy_file_free(&s->policy_file);
     chat_template_free(s->chat_template);
     tokenizer_free(s->tokenizer);
     encoder_close(s->encoder);

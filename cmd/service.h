@@ -18,6 +18,9 @@
 #include "models/sidecar.h"
 #include "models/tokenizer.h"
 #include "sched/gate.h"
+#include "cmd/policy_file.h"
+#include "core/log.h"
+#include "sched/policy.h"
 #include "sched/sched.h"
 
 #define LACONIC_VERSION "0.1.0"
@@ -38,6 +41,9 @@ struct service {
     struct metrics *metrics;
     struct region flight_region;
     struct flight *flight;
+    struct policy_file policy_file; /* --config */
+    struct policy *policy;
+    struct log log; /* stderr */
     struct sched *sched;
     char name[128];            /* the served model's name: the file's, without its suffix */
     struct sidecar *side_car;  /* NULL: none */
@@ -45,8 +51,6 @@ struct service {
     struct gate_config gate;
     struct label_sets labels; /* its label heads */
     uint64_t epoch;           /* that the backend knows them by; 0: it has none */
-    char fingerprint[32]; /* build, model, numerics, gate, label heads: while it is the same, so are
-                             the bytes */
 };
 
 /* The steps a server of that many slots makes; max_pages is left to the engine. */

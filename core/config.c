@@ -39,7 +39,8 @@ struct knob {
     (BIT(SERVE) | BIT(RUN) | BIT(BENCH) | BIT(LOGITS) | BIT(PERPLEXITY) | BIT(TUNE) |              \
      BIT(CALIBRATE))
 #define REPORT                                                                                     \
-    (BIT(BENCH) | BIT(PERPLEXITY) | BIT(INSPECT) | BIT(DOCTOR) | BIT(TUNE) | BIT(CALIBRATE) | TASK)
+    (BIT(BENCH) | BIT(PERPLEXITY) | BIT(INSPECT) | BIT(DOCTOR) | BIT(TUNE) | BIT(CALIBRATE) |      \
+     TASK | BIT(EXPLAIN) | BIT(POLICY))
 #define TASK  (BIT(TRAIN) | BIT(CLASSIFY) | BIT(DRIFT) | BIT(LINT))
 #define SIZED (BIT(SERVE) | BIT(INSPECT))
 
@@ -101,8 +102,15 @@ static const struct knob knobs[] = {
     NUMBER("--max-queue", BIT(SERVE), max_queue, "256", NULL, 1, 65536,
            "requests that may wait; more are answered 503"),
     NUMBER("--kv-mib", SIZED, kv_mib, "auto", "auto", 1, 16777216, "memory for KV pages in MiB"),
-    CHOICE("--policy", BIT(SERVE), only_choice, "exact", "exact", "adaptive",
-           "exact: nothing changes an answer unasked"),
+    CHOICE("--policy", BIT(SERVE), policy, "exact", "exact|adaptive", NULL,
+           "exact: nothing changes an answer unasked; adaptive: each prompt's task presets the "
+           "sampling that its request leaves open"),
+    TEXT("--config", "F.json", BIT(SERVE), policy_file, NULL,
+         "presets, word lists and what the task model may learn from"),
+    FLAG("--auto-promote", BIT(SERVE), auto_promote,
+         "publish a task model that was trained on feedback when it is the better one"),
+    FLAG("--promote", BIT(POLICY), promote, "publish the candidate that waits"),
+    FLAG("--revert", BIT(POLICY), revert, "publish the task model that was replaced last"),
     /* the prompt and the answer */
     MUST("-p", "TEXT", BIT(RUN), prompt, "the prompt"),
     FLAG("--raw", BIT(RUN), raw, "no chat template: continue the prompt as it stands"),
@@ -114,8 +122,9 @@ static const struct knob knobs[] = {
     NUMBER("--top-k", BIT(RUN), top_k, "0", NULL, 0, UINT32_MAX,
            "draw from this many likeliest tokens; 0 is all"),
     SEED("--seed", BIT(RUN), seed, "the same seed gives the same answer; drawn when not given"),
-    CHOICE("--task-type", BIT(RUN), only_choice, "auto", "auto",
-           "deterministic|open|reasoning|code|classify|qa", "kind of task"),
+    CHOICE("--task-type", BIT(RUN), task_type, "auto",
+           "auto|deterministic|open|reasoning|code|classify|qa", NULL,
+           "kind of task: presets --temp and --top-p where they are not given; auto is none"),
     FLAG("--stats", BIT(RUN), stats, "times and token counts on standard error at the end"),
     /* measuring */
     NUMBER("--prompt", BIT(BENCH), bench_prompt, "512", NULL, 0, 1048576,
@@ -198,7 +207,7 @@ static const struct knob knobs[] = {
              "with less probability than this the model abstains"),
     FLAG("--no-validation", BIT(TRAIN), no_validation,
          "leave out the held-out folds and sources; probabilities are then not calibrated"),
-    TEXT("--task-model", "F.lact", BIT(CLASSIFY) | BIT(DRIFT), task_model, NULL,
+    TEXT("--task-model", "F.lact", BIT(SERVE) | BIT(CLASSIFY) | BIT(DRIFT), task_model, NULL,
          "another task model than the built-in one"),
     TEXT("--task-words", "F.json", BIT(TRAIN) | BIT(CLASSIFY) | BIT(DRIFT), task_words, NULL,
          "other word lists: {\"NAME\": [\"phrase\", ...], ...}"),
@@ -273,7 +282,6 @@ static const struct knob knobs[] = {
     LATER("--tls-cert", BIT(SERVE), "certificate chain"),
     LATER("--tls-key", BIT(SERVE), "private key"),
     LATER("--api-key-file", BIT(SERVE), "API keys"),
-    LATER("--config", BIT(SERVE), "configuration file"),
     LATER("--journal", BIT(SERVE), "journal folder"),
     /* reports */
     FLAG("--json", REPORT, json, "report as JSON"),
@@ -298,7 +306,7 @@ static const struct command commands[CONFIG_COMMAND_COUNT] = {
 };
 
 static const char later_commands[] = "diagnose|"
-                                     "bundle|replay|explain|trace|plan|canary";
+                                     "bundle|replay|trace|plan|canary";
 
 /* The index of the word in "a|b|c", or -1. */
 static int find_word(const char *words, const char *word, size_t n) {

@@ -45,6 +45,10 @@
     X(DRIFT, "drift", "FILE.jsonl", 1, 1,                                                          \
       "Whether a log of queries, in order of arrival, has moved away from its beginning.")         \
     X(LINT, "lint", "", 0, 0, "What may go wrong with the prompt on standard input.")              \
+    X(EXPLAIN, "explain", "URL ID", 2, 2,                                                          \
+      "Why a running server answered a request as it did, and what would have been faster.")       \
+    X(POLICY, "policy", "URL", 1, 1,                                                               \
+      "A running server's policy epoch, feedback and drift; promote or revert a task model.")      \
     X(BAKE, "bake", "MODEL", 1, 1,                                                                 \
       "Compile a model's GPU kernels ahead, into a pack for given chips.")                         \
     X(DOCTOR, "doctor", "[MODEL]", 0, 1, "What this machine offers and what is recommended on it.")
@@ -61,6 +65,9 @@ enum { CONFIG_MAX_POSITIONAL = 4, CONFIG_MAX_LIST = 256, CONFIG_MAX_KNOBS = 128 
 enum config_io { CONFIG_IO_AUTO, CONFIG_IO_URING, CONFIG_IO_EPOLL };
 enum config_backend { CONFIG_BACKEND_AUTO, CONFIG_BACKEND_CPU, CONFIG_BACKEND_CUDA };
 enum config_drafts { CONFIG_DRAFTS_AUTO, CONFIG_DRAFTS_OFF };
+enum config_policy { CONFIG_POLICY_EXACT, CONFIG_POLICY_ADAPTIVE };
+/* The order after AUTO is that of enum metric_task. */
+enum config_task { CONFIG_TASK_AUTO };
 
 struct config_list {
     uint32_t n;
@@ -101,6 +108,9 @@ struct config {
     enum config_io io;
     const char *encoder;  /* NULL: none */
     const char *side_car; /* NULL: NAME.lacs beside the model, if there is one; "off" */
+    enum config_policy policy;
+    const char *policy_file; /* NULL: none */
+    bool auto_promote;
 
     /* serve and run */
     bool gates;
@@ -109,6 +119,7 @@ struct config {
     /* run */
     const char *prompt;
     bool raw, stats;
+    unsigned task_type; /* CONFIG_TASK_AUTO, else 1 + enum metric_task */
     uint32_t n_predict;
     float temperature, top_p;
     uint32_t top_k; /* 0: off */
@@ -143,6 +154,9 @@ struct config {
     uint32_t train_epochs, head_layer, drift_reference, drift_window, drift_step;
     float train_cost, abstain_below, false_alarms;
     bool no_validation;
+
+    /* policy */
+    bool promote, revert;
 
     /* GPU kernels; bake's pack is out_path */
     struct config_list bake_arch, bake_sms; /* bake_sms n = 0: the usual chip's */

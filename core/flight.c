@@ -1,5 +1,7 @@
 #include "core/flight.h"
 
+#include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "core/check.h"
@@ -8,6 +10,8 @@ struct slot {
     struct flight_total totals[FLIGHT_KIND_COUNT];
     uint64_t n_recorded; /* since the clear */
     uint64_t last_ns;
+    uint32_t n_kept;
+    struct flight_event kept[FLIGHT_MAX_KEPT];
 };
 
 struct flight {
@@ -55,6 +59,30 @@ static struct flight_event *event_at(const struct flight *f, uint32_t slot, uint
     return &f->events[(size_t)slot * f->n_events + (number & (f->n_events - 1))];
 }
 
+static bool is_kept(enum flight_kind kind) {
+    return kind == FLIGHT_TASK || kind == FLIGHT_ROLLBACK || kind == FLIGHT_DEADLINE ||
+           kind == FLIGHT_CHOICE_END;
+}
+
+enum { NO_SIMILARITY = INT16_MIN };
+
+uint64_t flight_rollback_pack(struct flight_rollback r) {
+    const float entropy = r.entropy > 0 ? (r.entropy < 65 ? r.entropy : 65) : 0;
+    const float cosine = r.similarity > 1 ? 1 : r.similarity < -1 ? -1 : r.similarity;
+    const int16_t similarity = isnan(r.similarity) ? NO_SIMILARITY : (int16_t)lrintf(cosine * 1000);
+    return r.position | (uint64_t)lrintf(entropy * 1000) << 32 |
+           (uint64_t)(uint16_t)similarity << 48;
+}
+
+struct flight_rollback flight_rollback_of(uint64_t c) {
+    const int16_t similarity = (int16_t)(c >> 48);
+    return (struct flight_rollback){
+        .position = (uint32_t)c,
+        .entropy = (float)(uint16_t)(c >> 32) / 1000,
+        .similarity = similarity == NO_SIMILARITY ? NAN : (float)similarity / 1000,
+    };
+}
+
 void flight_record(struct flight *f, uint32_t slot, uint64_t t_ns, enum flight_kind kind,
                    uint16_t a, uint32_t b, uint64_t c) {
     struct slot *s = slot_of(f, slot);
@@ -69,6 +97,8 @@ void flight_record(struct flight *f, uint32_t slot, uint64_t t_ns, enum flight_k
     total->last_ns = t_ns;
     total->sum_b += b;
     total->sum_c += c;
+    if (is_kept(kind) && s->n_kept < FLIGHT_MAX_KEPT)
+        s->kept[s->n_kept++] = *event_at(f, slot, s->n_recorded - 1);
 }
 
 uint32_t flight_count(const struct flight *f, uint32_t slot) {
@@ -83,6 +113,15 @@ uint64_t flight_dropped(const struct flight *f, uint32_t slot) {
 const struct flight_event *flight_at(const struct flight *f, uint32_t slot, uint32_t i) {
     CHECK(i < flight_count(f, slot));
     return event_at(f, slot, flight_dropped(f, slot) + i);
+}
+
+uint32_t flight_kept(const struct flight *f, uint32_t slot) {
+    return slot_of(f, slot)->n_kept;
+}
+
+const struct flight_event *flight_kept_at(const struct flight *f, uint32_t slot, uint32_t i) {
+    CHECK(i < flight_kept(f, slot));
+    return &slot_of(f, slot)->kept[i];
 }
 
 struct flight_total flight_total(const struct flight *f, uint32_t slot, enum flight_kind kind) {
@@ -118,7 +157,7 @@ struct flight_timings flight_timings(const struct flight *f, uint32_t slot) {
         .ttft_ns = between(received_ns, first_token_ns),
         .decode_ns = between(first_token_ns, end_ns),
         .total_ns = between(received_ns, end_ns),
-        .n_steps = t[FLIGHT_STEP].n,
+        .n_steps = t[FLIGHT_STEP_PREFILL].n + t[FLIGHT_STEP_DECODE].n + t[FLIGHT_STEP_VERIFY].n,
         .prompt_tokens = t[FLIGHT_TOKENISED].sum_b,
         .prefix_hit_tokens = t[FLIGHT_PREFIX_HIT].sum_b,
         .tokens = t[FLIGHT_TOKEN].n,

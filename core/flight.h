@@ -3,11 +3,11 @@
  *
  * A full ring overwrites its oldest events and counts them. For each kind the ring also keeps the
  * first and last time, the number of events and the sums of b and c, which nothing overwrites;
- * timings are made of those, so they hold however long an answer is.
- * Times are in nanoseconds of one monotonic clock, given by the caller (a simulator has its own).
- * Ownership: the caller gives flight_footprint bytes, 64-byte aligned. Nothing allocates or fails;
- * slots and kinds out of range are programmer errors.
- * Threads: the loop thread only.
+ * timings are made of those, so they hold however long an answer is. Events that say how an output
+ * came to be (task, rollback, deadline, choice_end) are kept besides, the first FLIGHT_MAX_KEPT of
+ * them. Times are in nanoseconds of one monotonic clock, given by the caller (a simulator has its
+ * own). Ownership: the caller gives flight_footprint bytes, 64-byte aligned. Nothing allocates or
+ * fails; slots and kinds out of range are programmer errors. Threads: the loop thread only.
  */
 #ifndef LAC_CORE_FLIGHT_H
 #define LAC_CORE_FLIGHT_H
@@ -24,15 +24,20 @@
     X(FLIGHT_PREFIX_HIT, "prefix_hit")       /* b: tokens found in the cache */                    \
     X(FLIGHT_PREFILL_CHUNK, "prefill_chunk") /* a: choice; b: tokens; c: first position */         \
     X(FLIGHT_FIRST_TOKEN, "first_token")     /* a: choice; b: id */                                \
-    X(FLIGHT_STEP, "step")                   /* a: spans of the step; b: its rows; c: its ns */    \
-    X(FLIGHT_TOKEN, "token")                 /* a: choice; b: id; c: position */                   \
-    X(FLIGHT_DRAFTED, "drafted")             /* a: source; b: tokens proposed; c: accepted */      \
-    X(FLIGHT_GATE_POLICY, "gate_policy")     /* a: trigger word; b: pages to choose; c: from */    \
-    X(FLIGHT_GATE, "gate")                   /* a: choice; b: pages attended to; c: of how many */ \
-    X(FLIGHT_ROLLBACK, "rollback")           /* a: choice; b: tokens withdrawn; c: position */     \
-    X(FLIGHT_COPY, "copy")                   /* a page copied on write; b: page */                 \
-    X(FLIGHT_PAUSED, "paused")               /* the client reads too slowly */                     \
-    X(FLIGHT_RESUMED, "resumed")                                                                   \
+    /* a step in which the request had a part: a: spans of the step; b: its rows; c: its ns */     \
+    X(FLIGHT_STEP_PREFILL, "step_prefill")                                                         \
+    X(FLIGHT_STEP_DECODE, "step_decode")                                                           \
+    X(FLIGHT_STEP_VERIFY, "step_verify") /* a decode with drafts behind it */                      \
+    X(FLIGHT_TOKEN, "token")             /* a: choice; b: id; c: position */                       \
+    X(FLIGHT_DRAFTED, "drafted")         /* a: source; b: tokens proposed; c: accepted */          \
+    X(FLIGHT_GATE_POLICY, "gate_policy") /* a: trigger word; b: pages to choose; c: from */        \
+    X(FLIGHT_GATE, "gate")               /* a: choice; b: pages attended to; c: of how many */     \
+    X(FLIGHT_ROLLBACK, "rollback") /* a: choice; b: tokens withdrawn; c: see flight_rollback */    \
+    X(FLIGHT_DEADLINE, "deadline") /* the deadline ended the answer */                             \
+    X(FLIGHT_COPY, "copy")         /* a page copied on write; b: page */                           \
+    X(FLIGHT_PAUSED, "paused")     /* the client reads too slowly */                               \
+    X(FLIGHT_RESUMED, "resumed")   /* c: ns of the pause */                                        \
+    X(FLIGHT_TASK, "task") /* a: metric_task; b: probability in millionths; c: fields it set */    \
     X(FLIGHT_CHOICE_END, "choice_end") /* a: choice; b: finish reason; c: tokens */                \
     X(FLIGHT_FINISH, "finish")         /* all choices ended; b: completion tokens */               \
     X(FLIGHT_ABORT, "abort")           /* the client went away */                                  \
@@ -49,6 +54,15 @@ struct flight_event {
     uint32_t b;
     uint64_t c;
 };
+
+/* FLIGHT_ROLLBACK's c: where, and what the monitor saw there: entropy in nats, 0 .. 65; cosine, NaN
+ * if there was none. Kept to a thousandth. */
+struct flight_rollback {
+    uint32_t position;
+    float entropy, similarity;
+};
+uint64_t flight_rollback_pack(struct flight_rollback r);
+struct flight_rollback flight_rollback_of(uint64_t c);
 
 struct flight;
 
@@ -67,6 +81,11 @@ uint32_t flight_count(const struct flight *f, uint32_t slot);
 const struct flight_event *flight_at(const struct flight *f, uint32_t slot, uint32_t i);
 /* Events that were overwritten. */
 uint64_t flight_dropped(const struct flight *f, uint32_t slot);
+
+/* Decisions, oldest first: i in [0, flight_kept). */
+enum { FLIGHT_MAX_KEPT = 48 };
+uint32_t flight_kept(const struct flight *f, uint32_t slot);
+const struct flight_event *flight_kept_at(const struct flight *f, uint32_t slot, uint32_t i);
 
 /* All events of one kind since the clear, overwritten ones included. Times are 0 when n is. */
 struct flight_total {

@@ -59,6 +59,8 @@ void metric_init(struct metrics *m) {
     for (int i = 0; i < METRIC_TIMES; i++) histogram_init(&m->times[i]);
     metric_set(m, METRIC_START_TIME, 0, (double)clock_wall_s());
     metric_set(m, METRIC_BUILD_INFO, 0, 1);
+    metric_set(m, METRIC_TASK_ACCURACY, 0, NAN);
+    metric_set(m, METRIC_DRIFT_P, 0, NAN);
 }
 
 void metric_set_info(struct metrics *m, const char *version, const char *model, const char *isa,
@@ -106,6 +108,21 @@ enum metric_code metric_code_of(int http_status) {
         if (atoi(codes[i]) == http_status) return (enum metric_code)i;
     }
     return METRIC_CODE_OTHER;
+}
+
+const char *metric_task_name(enum metric_task task) {
+    CHECK((unsigned)task < METRIC_TASK_COUNT);
+    return tasks[task];
+}
+
+bool metric_task_find(const char *name, size_t n, enum metric_task *out) {
+    for (int i = 0; i < METRIC_TASK_NONE; i++) {
+        if (strlen(tasks[i]) != n || memcmp(tasks[i], name, n) != 0) continue;
+        *out = (enum metric_task)i;
+        return true;
+    }
+    *out = METRIC_TASK_NONE;
+    return false;
 }
 
 void metric_read_process(struct metrics *m) {

@@ -9,6 +9,7 @@
 #ifndef LAC_CORE_METRIC_H
 #define LAC_CORE_METRIC_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "core/buffer.h"
@@ -29,7 +30,7 @@
     X(METRIC_TASK_CODE, "code")                                                                    \
     X(METRIC_TASK_CLASSIFY, "classify")                                                            \
     X(METRIC_TASK_QA, "qa")                                                                        \
-    X(METRIC_TASK_NONE, "none") /* nobody asked for a task policy */
+    X(METRIC_TASK_NONE, "none") /* no text to classify, or the task model was not sure */
 #define METRIC_REASON_LIST(X)                                                                      \
     X(METRIC_SHED_FULL, "full")         /* the queue was full */                                   \
     X(METRIC_SHED_DEADLINE, "deadline") /* could not start in time */                              \
@@ -131,6 +132,16 @@ enum {
       "Share of gated positions that an earlier choice of pages served.")                          \
     X(METRIC_DEADLINE_MISSED, COUNTER, "laconic_deadline_missed_total", PLAIN,                     \
       "Answers that their deadline ended.")                                                        \
+    X(METRIC_TASK_TIME, HISTOGRAM, "laconic_task_classification_seconds", PLAIN,                   \
+      "Telling the task of a prompt, at admission.")                                               \
+    X(METRIC_TASK_ACCURACY, GAUGE, "laconic_task_classification_accuracy", PLAIN,                  \
+      "Share of labelled feedback whose task was told right; NaN before the first label.")         \
+    X(METRIC_FEEDBACK, COUNTER, "laconic_feedback_total", PLAIN, "Feedback taken in.")             \
+    X(METRIC_DRIFT_ALARM, GAUGE, "laconic_task_drift_alarm", PLAIN,                                \
+      "1 while served prompts are no longer what they were when the policy epoch began.")          \
+    X(METRIC_DRIFT_P, GAUGE, "laconic_task_drift_p", PLAIN,                                        \
+      "Least p-value of the newest comparison of served prompts with the epoch's first.")          \
+    X(METRIC_POLICY_EPOCH, GAUGE, "laconic_policy_epoch", PLAIN, "The newest policy epoch.")       \
     X(METRIC_DECODE_HEAP, COUNTER, "laconic_decode_heap_bytes_total", PLAIN,                       \
       "General-heap bytes the loop took between a request's first and last token.")                \
     X(METRIC_CONNECTIONS, GAUGE, "laconic_connections", PLAIN, "Open client connections.")         \
@@ -195,6 +206,9 @@ static inline uint32_t metric_draft_outcome(enum metric_draft source,
     return (uint32_t)source * METRIC_DRAFT_OUTCOME_COUNT + (uint32_t)outcome;
 }
 enum metric_code metric_code_of(int http_status);
+const char *metric_task_name(enum metric_task task);
+/* A task's name, n bytes; false (and *out METRIC_TASK_NONE) if there is none, "none" included. */
+bool metric_task_find(const char *name, size_t n, enum metric_task *out);
 
 uint64_t metric_count(const struct metrics *m, enum metric id, uint32_t label);
 double metric_value(const struct metrics *m, enum metric id, uint32_t label);

@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/metric.h"
 #include "core/status.h"
 #include "core/step.h"
 
@@ -22,10 +23,12 @@ enum {
     REQUEST_MAX_CHOICES = 16,
     REQUEST_MAX_LOGIT_BIAS = 1024,
     REQUEST_MAX_TOP_LOGPROBS = STEP_TOP,
-    REQUEST_MAX_INPUTS = 2048, /* texts of one EMBEDDING */
     REQUEST_MAX_GATE_PAGES = 1 << 20,
     REQUEST_MAX_LABELS = 256,
     REQUEST_MAX_LABEL_BYTES = 128,
+    REQUEST_MAX_INPUTS = 2048,         /* texts of one EMBEDDING */
+    REQUEST_USER_TEXT_BYTES = 8 << 10, /* of user_text, unless it is linted */
+    REQUEST_LINT_BYTES = 32 << 10,     /* longest text that a request may have linted */
     REQUEST_DEFAULT_CHAT_TOKENS = 1024,
     REQUEST_DEFAULT_COMPLETION_TOKENS = 16,
 };
@@ -60,6 +63,7 @@ enum request_field {
     REQUEST_SET_PRESENCE = 1 << 7,
     REQUEST_SET_FREQUENCY = 1 << 8,
     REQUEST_SET_GATE = 1 << 16,
+    REQUEST_SET_TASK_TYPE = 1 << 9,
 };
 
 struct text {
@@ -74,7 +78,8 @@ struct logit_bias {
 
 struct request {
     enum request_kind kind;
-    uint32_t set; /* enum request_field bits */
+    uint32_t set;   /* enum request_field bits */
+    struct text id; /* by which the client may ask for the explanation; "": it cannot */
 
     /* CHAT: the JSON text of an object {messages, tools, tool_choice, documents,
      * add_generation_prompt, continue_final_message, chat_template_kwargs}, as far as given; it is
@@ -118,6 +123,12 @@ struct request {
     enum request_gate gate; /* meaningful when SET_GATE */
     uint32_t gate_pages;    /* 1 .. REQUEST_MAX_GATE_PAGES */
 
+    /* Task policy. `user_text` is what the user wrote last: the first REQUEST_USER_TEXT_BYTES of it
+     * at least, under `lint` all of it; "" where there is no text. */
+    enum metric_task task_type; /* meaningful when SET_TASK_TYPE: decided by the client */
+    struct text user_text;
+    bool lint; /* report on user_text: request_report.lint */
+
     uint64_t deadline_ms; /* from received_ns; 0 = none */
     enum on_deadline on_deadline;
     int32_t priority;     /* higher first among equal deadlines */
@@ -157,6 +168,14 @@ struct request_report {
     const float *label_probability; /* [n_labels] as the request lists them, or NULL */
     uint32_t label;                 /* the answer's index */
     uint32_t exit_layer;            /* layers run; 0: all, label tokens were scored */
+    enum metric_task task;          /* METRIC_TASK_NONE: undecided */
+    struct text lint;               /* JSON, "" unless asked for */
+};
+
+/* What a client says of an answer it had. */
+struct request_feedback {
+    struct text id, label;       /* label: the task it was; "": not said */
+    bool has_accepted, accepted; /* was the answer of use */
 };
 
 /* Names a submitted request: slot or queue entry plus generation, never reused while valid. */

@@ -396,6 +396,8 @@ static void on_done(void *user, const struct request_usage *usage,
     if (report != NULL) {
         x->report.seed = report->seed;
         x->report.deadline_missed |= report->deadline_missed;
+        x->report.task = report->task;
+        x->report.lint = report->lint;
         x->report.drafted += report->drafted;
         x->report.accepted += report->accepted;
         x->report.gate_attended += report->gate_attended;

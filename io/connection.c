@@ -417,6 +417,9 @@ void connections_accept(struct connections *set, int fd) {
         close(fd);
         return;
     }
+    int domain = 0;
+    socklen_t domain_bytes = sizeof domain;
+    (void)getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &domain_bytes);
     const int on = 1;
     /* Fails on Unix sockets, which do not wait for more anyway. */
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -427,6 +430,7 @@ void connections_accept(struct connections *set, int fd) {
     c->in_ready = in_ready;
     c->set = set;
     c->socket = socket;
+    c->local = domain == AF_UNIX;
     c->state = CONNECTION_OPEN;
     http_init(&c->http, set->limits.max_head_bytes, take_body, c);
     set->n_open++;

@@ -64,6 +64,7 @@ struct connections;
 struct connection {
     struct connections *set;
     uint32_t socket;
+    bool local; /* over a Unix socket */
     enum connection_state state;
     struct http http;
     struct body body;

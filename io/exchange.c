@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "core/check.h"
 #include "core/clock.h"
@@ -89,9 +90,15 @@ static bool plan_answer(struct exchange *x) {
     memset(x->parts, 0, parts);
     memset(x->choices, 0, x->n_choices * sizeof *x->choices);
     struct server *s = x->server;
+    /* Whoever knows an id may ask for its explanation, so one must not tell the next. */
+    uint64_t secret = s->id_salt;
+    (void)!getrandom(&secret, sizeof secret, GRND_NONBLOCK);
     snprintf(x->id, sizeof x->id, "%s-%016llx%06llx", x->kind == REQUEST_CHAT ? "chatcmpl" : "cmpl",
-             (unsigned long long)s->id_salt, (unsigned long long)s->next_id++);
-    openai_prefix(&x->prefix, x->kind, x->request.stream, x->id, clock_wall_s(), &s->who);
+             (unsigned long long)secret, (unsigned long long)s->next_id++);
+    struct openai_identity who = s->who;
+    const struct io_service *service = &s->cfg.service;
+    if (service->fingerprint != NULL) who.fingerprint = service->fingerprint(service->arg);
+    openai_prefix(&x->prefix, x->kind, x->request.stream, x->id, clock_wall_s(), &who);
     return true;
 }
 
@@ -108,8 +115,10 @@ static void submit(struct exchange *x) {
         struct part *p = &x->parts[i];
         struct request r = x->request.base;
         r.received_ns = x->received_ns;
+        if (x->kind == REQUEST_CHAT || x->kind == REQUEST_COMPLETION)
+            r.id = (struct text){x->id, strlen(x->id)};
         if (x->request.prompts != NULL) {
-            r.prompt = x->request.prompts[i].text;
+            r.prompt = r.user_text = x->request.prompts[i].text;
             r.ids = x->request.prompts[i].ids;
             r.n_ids = x->request.prompts[i].n_ids;
         }

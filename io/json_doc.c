@@ -209,27 +209,44 @@ static void unescape_byte(struct unescape *u, char c) {
 
 enum status json_doc_text(struct json_doc *d, const json_t *string, struct bump *arena,
                           struct text *out, struct error *e) {
+    return json_doc_text_head(d, string, arena, SIZE_MAX, out, e);
+}
+
+static size_t cut(const char *text, size_t n, size_t most) {
+    if (n <= most) return n;
+    while (most > 0 && ((unsigned char)text[most] & 0xC0) == 0x80) most--;
+    return most;
+}
+
+enum status json_doc_text_head(struct json_doc *d, const json_t *string, struct bump *arena,
+                               size_t most, struct text *out, struct error *e) {
+    enum { LONGEST = 4 }; /* bytes of one character */
     const struct json_long *l = long_of(d, string);
-    const size_t bytes = json_doc_text_bytes(d, string);
+    size_t bytes = json_doc_text_bytes(d, string);
+    const char *short_text = l == NULL ? json_string_value(string) : NULL;
+    if (l == NULL)
+        bytes = cut(short_text, bytes, most);
+    else if (bytes > LONGEST && most < bytes - LONGEST)
+        bytes = most + LONGEST;
     char *to = bump_take(arena, bytes + 1);
     *out = (struct text){0};
     if (to == NULL) return error_set(e, STATUS_NO_MEMORY, NULL, "no memory to read the body");
     if (l == NULL) {
-        memcpy(to, json_string_value(string), bytes);
+        memcpy(to, short_text, bytes);
         *out = (struct text){to, bytes};
         return STATUS_OK;
     }
     struct unescape u = {.to = to};
     const char *from;
-    for (size_t done = 0; done < l->bytes;) {
+    for (size_t done = 0; done < l->bytes && (size_t)(u.to - to) <= most;) {
         size_t n = body_at(d->body, l->at + done, &from);
         if (n > l->bytes - done) n = l->bytes - done;
         if (n > PIECE_BYTES) n = PIECE_BYTES;
-        for (size_t i = 0; i < n; i++) unescape_byte(&u, from[i]);
+        for (size_t i = 0; i < n && (size_t)(u.to - to) <= most; i++) unescape_byte(&u, from[i]);
         done += n;
         if (json_doc_yield(d) != STATUS_OK) return error_set(e, STATUS_GONE, NULL, "cancelled");
     }
-    *out = (struct text){to, (size_t)(u.to - to)};
+    *out = (struct text){to, cut(to, (size_t)(u.to - to), most)};
     return STATUS_OK;
 }
 

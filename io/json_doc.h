@@ -42,6 +42,9 @@ size_t json_doc_text_bytes(const struct json_doc *d, const json_t *string);
 /* The text, unescaped, copied into the arena. */
 enum status json_doc_text(struct json_doc *d, const json_t *string, struct bump *arena,
                           struct text *out, struct error *e);
+/* Its beginning: at most `most` bytes, whole characters. */
+enum status json_doc_text_head(struct json_doc *d, const json_t *string, struct bump *arena,
+                               size_t most, struct text *out, struct error *e);
 /* Appends what stands between the quotes of the string, escaped. */
 enum status json_doc_write_inner(struct json_doc *d, const json_t *string, struct buffer *out);
 /* Appends the value as JSON text. Yields. */

@@ -154,6 +154,42 @@ static void take_last_user(struct parse *p, const json_t *messages) {
     }
 }
 
+/* What the user wrote last: the beginning of it, or all of it where it is to be linted. */
+static void take_user_text(struct parse *p, const json_t *messages) {
+    enum { LONGEST = 4 }; /* bytes of one character */
+    const size_t most = p->r->lint ? REQUEST_LINT_BYTES + LONGEST : REQUEST_USER_TEXT_BYTES;
+    const json_t *content = NULL;
+    for (size_t i = json_array_size(messages); i-- > 0 && content == NULL;) {
+        const json_t *m = json_array_get(messages, i);
+        if (json_doc_equals(&p->doc, json_object_get(m, "role"), "user"))
+            content = json_object_get(m, "content");
+    }
+    if (content == NULL) return;
+    const size_t n_parts = json_is_array(content) ? json_array_size(content) : 1;
+    struct text *out = &p->r->user_text;
+    enum status s = STATUS_OK;
+    if (n_parts == 1) {
+        if (json_is_array(content)) content = json_object_get(json_array_get(content, 0), "text");
+        s = json_doc_text_head(&p->doc, content, &p->out->arena, most, out, p->e);
+    } else {
+        char *to = bump_take(&p->out->arena, most + 1);
+        if (to == NULL) s = error_set(p->e, STATUS_NO_MEMORY, NULL, "no memory to read the body");
+        for (size_t k = 0; s == STATUS_OK && k < n_parts && out->len < most; k++) {
+            struct text part;
+            const json_t *text = json_object_get(json_array_get(content, k), "text");
+            if (k > 0) to[out->len++] = '\n';
+            s = json_doc_text_head(&p->doc, text, &p->out->arena, most - out->len, &part, p->e);
+            if (s == STATUS_OK && part.len > 0) memcpy(to + out->len, part.data, part.len);
+            out->len += part.len;
+        }
+        out->data = to;
+    }
+    if (s != STATUS_OK)
+        p->status = s;
+    else if (p->r->lint && out->len > REQUEST_LINT_BYTES)
+        parse_fail(p, STATUS_TOO_LARGE, "laconic.lint", parse_lint_limit);
+}
+
 void parse_chat(struct parse *p) {
     const json_t *messages = parse_get(p, "messages");
     if (p->status != STATUS_OK) return;
@@ -173,6 +209,8 @@ void parse_chat(struct parse *p) {
         parse_invalid(p, "chat_template_kwargs", "must be an object");
     v = parse_get(p, "documents");
     if (v != NULL && !json_is_array(v)) parse_invalid(p, "documents", "must be a list");
+    if (p->status != STATUS_OK) return;
+    take_user_text(p, messages);
     if (p->status != STATUS_OK) return;
     struct buffer *out = &p->out->chat;
     buffer_init(out, 8 * (size_t)BODY_MAX_BYTES);

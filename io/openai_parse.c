@@ -9,6 +9,8 @@
 
 #include "io/openai_parse.h"
 
+const char parse_lint_limit[] = "laconic.lint takes texts of at most 32768 bytes";
+
 bool parse_fail(struct parse *p, enum status s, const char *field, const char *message) {
     if (p->status == STATUS_OK) p->status = error_set(p->e, s, field, "%s", message);
     return false;
@@ -300,13 +302,14 @@ enum laconic_key {
     TASK_TYPE,
     GATE,
     LABELS,
+    LINT,
     N_NOW
 };
 static const char *const laconic_now[N_NOW] = {"deadline_ms",   "on_deadline", "priority",
                                                "penalty_scope", "explain",     "task_type",
-                                               "gate",          "labels"};
-static const char *const laconic_later[] = {
-    "exit", "exit_risk", "rollback", "beam_width", "thinking_budget", "lint", "documents"};
+                                               "gate",          "labels",      "lint"};
+static const char *const laconic_later[] = {"exit",       "exit_risk",       "rollback",
+                                            "beam_width", "thinking_budget", "documents"};
 
 /* "off", "auto", or {"budget": "safe", "fast" or a number of pages}. */
 static void parse_gate(struct parse *p, const json_t *v) {
@@ -374,6 +377,18 @@ static void parse_labels(struct parse *p, const json_t *v) {
     p->r->n_labels = (uint32_t)n;
 }
 
+static void parse_task_type(struct parse *p, const char *field, const json_t *v) {
+    struct request *r = p->r;
+    if (json_is_string(v) && json_doc_equals(&p->doc, v, "auto")) return;
+    for (int t = 0; t < METRIC_TASK_NONE && json_is_string(v); t++) {
+        if (!json_doc_equals(&p->doc, v, metric_task_name((enum metric_task)t))) continue;
+        r->task_type = (enum metric_task)t;
+        r->set |= REQUEST_SET_TASK_TYPE;
+        return;
+    }
+    parse_invalid(p, field, "must be auto, deterministic, open, reasoning, code, classify or qa");
+}
+
 static void parse_laconic_member(struct parse *p, const char *key, const json_t *v) {
     struct request *r = p->r;
     char field[64];
@@ -405,10 +420,13 @@ static void parse_laconic_member(struct parse *p, const char *key, const json_t 
             parse_invalid(p, field, "must be true or false");
         break;
     case TASK_TYPE:
-        if (!json_is_string(v))
-            parse_invalid(p, field, "must be a string");
-        else if (!json_doc_equals(&p->doc, v, "auto"))
-            parse_unsupported(p, field);
+        parse_task_type(p, field, v);
+        break;
+    case LINT:
+        if (json_is_boolean(v))
+            r->lint = json_boolean_value(v);
+        else
+            parse_invalid(p, field, "must be true or false");
         break;
     case GATE:
         parse_gate(p, v);
@@ -548,6 +566,9 @@ static void parse_prompts(struct parse *p) {
     for (size_t i = 0; i < n; i++)
         if (!take_prompt(p, list ? json_array_get(v, i) : v, &out->prompts[i])) return;
     out->n_prompts = (uint32_t)n;
+    if (p->r->lint && n > 1) parse_invalid(p, "laconic.lint", "takes one prompt");
+    if (p->r->lint && out->prompts[0].text.len > REQUEST_LINT_BYTES)
+        parse_fail(p, STATUS_TOO_LARGE, "laconic.lint", parse_lint_limit);
     if (n > 1 && !(p->r->set & REQUEST_SET_SEED)) {
         if (getrandom(&p->r->seed, sizeof p->r->seed, 0) != (ssize_t)sizeof p->r->seed)
             parse_fail(p, STATUS_IO, NULL, "no random numbers from the system");

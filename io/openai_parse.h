@@ -27,6 +27,9 @@ json_t *parse_get(struct parse *p, const char *field);
 /* True if it was given; a failure if it is no boolean. */
 bool parse_get_bool(struct parse *p, const char *field, bool *out);
 
+/* The user's text is over REQUEST_LINT_BYTES. */
+extern const char parse_lint_limit[];
+
 /* The fields of a chat request that no other has; fills chat_json. */
 void parse_chat(struct parse *p);
 

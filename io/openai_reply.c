@@ -270,6 +270,10 @@ void openai_write_report(struct json_writer *j, const struct request_report *rep
         json_write_string(j, text);
         json_write_array_end(j);
     }
+    if (report->lint.len > 0) {
+        json_write_key(j, "lint");
+        json_write_raw(j, report->lint.data, report->lint.len);
+    }
     if (report->label_probability != NULL) write_labels(j, report, r);
     if (r->explain) {
         if (report->label_probability != NULL) {
@@ -281,7 +285,7 @@ void openai_write_report(struct json_writer *j, const struct request_report *rep
             json_write_uint(j, report->exit_layer);
         }
         json_write_key(j, "task_type");
-        json_write_string(j, "none");
+        json_write_string(j, metric_task_name(report->task));
         const struct {
             const char *key;
             uint32_t n;

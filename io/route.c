@@ -4,6 +4,7 @@
 #include "core/json_writer.h"
 #include "io/page.h"
 #include "io/server_state.h"
+#include "io/side_doors.h"
 
 enum route {
     ROUTE_PAGE,
@@ -16,7 +17,12 @@ enum route {
     ROUTE_EMBEDDINGS,
     ROUTE_TOKENIZE,
     ROUTE_DETOKENIZE,
-    ROUTE_MODEL, /* /v1/models/{id}: a prefix */
+    ROUTE_FEEDBACK,
+    ROUTE_POLICY,
+    ROUTE_PROMOTE,
+    ROUTE_REVERT,
+    ROUTE_MODEL,   /* /v1/models/{id}: a prefix, as are those after it */
+    ROUTE_REQUEST, /* /v1/requests/{id} */
     ROUTE_NONE,
 };
 
@@ -34,15 +40,43 @@ static const struct {
     [ROUTE_EMBEDDINGS] = {"/v1/embeddings", true},
     [ROUTE_TOKENIZE] = {"/tokenize", true},
     [ROUTE_DETOKENIZE] = {"/detokenize", true},
+    [ROUTE_FEEDBACK] = {"/v1/feedback", true},
+    [ROUTE_POLICY] = {"/v1/policy", false},
+    [ROUTE_PROMOTE] = {"/v1/policy/promote", true},
+    [ROUTE_REVERT] = {"/v1/policy/revert", true},
     [ROUTE_MODEL] = {"/v1/models/", false},
+    [ROUTE_REQUEST] = {"/v1/requests/", false},
 };
 
-static enum route find_route(const char *path) {
-    for (int i = 0; i < ROUTE_MODEL; i++)
-        if (strcmp(path, routes[i].path) == 0) return (enum route)i;
-    const size_t n = strlen(routes[ROUTE_MODEL].path);
-    return strncmp(path, routes[ROUTE_MODEL].path, n) == 0 && path[n] != '\0' ? ROUTE_MODEL
-                                                                              : ROUTE_NONE;
+static bool is_open(const struct io_service *service, int route) {
+    switch (route) {
+    case ROUTE_FEEDBACK:
+        return service->feedback != NULL;
+    case ROUTE_POLICY:
+    case ROUTE_PROMOTE:
+    case ROUTE_REVERT:
+        return service->policy != NULL;
+    case ROUTE_REQUEST:
+        return service->explain != NULL;
+    default:
+        return true;
+    }
+}
+
+static enum route find_route(const struct server *s, const char *path) {
+    for (int i = 0; i < ROUTE_NONE; i++) {
+        const size_t n = strlen(routes[i].path);
+        const bool fits = i < ROUTE_MODEL
+                              ? strcmp(path, routes[i].path) == 0
+                              : strncmp(path, routes[i].path, n) == 0 && path[n] != '\0';
+        if (fits && is_open(&s->cfg.service, i)) return (enum route)i;
+    }
+    return ROUTE_NONE;
+}
+
+/* What stands behind the prefix. */
+static const char *rest_of(const struct connection *c, enum route r) {
+    return c->http.head.path + strlen(routes[r].path);
 }
 
 static const char *allow(enum route r) {
@@ -57,7 +91,7 @@ static bool verb_fits(enum route r, enum http_verb verb) {
 bool route_head(void *server, struct connection *c) {
     struct server *s = server;
     const struct http_head *head = &c->http.head;
-    const enum route r = find_route(head->path);
+    const enum route r = find_route(s, head->path);
     struct error why = {0};
     char extra[512];
     if (r == ROUTE_NONE) {
@@ -174,7 +208,7 @@ static bool decodes_to(const char *encoded, const char *name) {
 }
 
 static void reply_model(struct server *s, struct connection *c) {
-    const char *id = c->http.head.path + strlen(routes[ROUTE_MODEL].path);
+    const char *id = rest_of(c, ROUTE_MODEL);
     const bool encoder = s->encoder_name != NULL && decodes_to(id, s->encoder_name);
     if (!encoder && !decodes_to(id, s->model_name) && !decodes_to(id, "default")) {
         struct error why = {0};
@@ -203,7 +237,7 @@ static void reply_page(struct server *s, struct connection *c) {
 
 void route_request(void *server, struct connection *c) {
     struct server *s = server;
-    switch (find_route(c->http.head.path)) {
+    switch (find_route(s, c->http.head.path)) {
     case ROUTE_PAGE:
         reply_page(s, c);
         break;
@@ -236,6 +270,21 @@ void route_request(void *server, struct connection *c) {
         break;
     case ROUTE_DETOKENIZE:
         exchange_start(s, c, REQUEST_DETOKENIZE);
+        break;
+    case ROUTE_FEEDBACK:
+        side_door_feedback(s, c);
+        break;
+    case ROUTE_POLICY:
+        side_door_policy(s, c, IO_POLICY_SHOW);
+        break;
+    case ROUTE_PROMOTE:
+        side_door_policy(s, c, IO_POLICY_PROMOTE);
+        break;
+    case ROUTE_REVERT:
+        side_door_policy(s, c, IO_POLICY_REVERT);
+        break;
+    case ROUTE_REQUEST:
+        side_door_explain(s, c, rest_of(c, ROUTE_REQUEST));
         break;
     case ROUTE_NONE:
         break; /* refused at its head */

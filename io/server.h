@@ -24,6 +24,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/buffer.h"
 #include "core/request.h"
 #include "core/status.h"
 #include "io/connection.h"
@@ -33,6 +34,8 @@ struct metrics; /* core/metric.h */
 
 enum { SERVER_CHORE_BYTES = 16 * 1024 };
 
+enum io_policy_action { IO_POLICY_SHOW, IO_POLICY_PROMOTE, IO_POLICY_REVERT };
+
 struct io_service {
     void *arg;
     enum status (*submit)(void *arg, const struct request *r, const struct request_sink *sink,
@@ -40,6 +43,16 @@ struct io_service {
     void (*cancel)(void *arg, request_handle h);
     bool (*ready)(void *arg);   /* can serve now: warm, and not draining */
     void (*refresh)(void *arg); /* bring the gauges up to date, before /metrics; may be NULL */
+    /* The side doors below may be NULL: their addresses then do not exist. They append JSON to
+     * `out`; STATUS_NOT_FOUND is a 404, an input error a 400. */
+    /* The fingerprint of an answer whose request is submitted now, up to 128 bytes; good until the
+     * loop's next turn. NULL: server_config's. */
+    const char *(*fingerprint)(void *arg);
+    enum status (*explain)(void *arg, struct text id, struct buffer *out, struct error *e);
+    enum status (*feedback)(void *arg, const struct request_feedback *f, struct buffer *out,
+                            struct error *e);
+    enum status (*policy)(void *arg, enum io_policy_action action, struct buffer *out,
+                          struct error *e);
 };
 
 struct server_config {

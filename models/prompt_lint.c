@@ -336,7 +336,7 @@ static enum status report_conflicts(struct lint *l, struct error *e) {
     for (uint32_t i = 0; i < n && st == STATUS_OK; i++) {
         uint32_t tokens;
         const struct instruction *in = &l->instructions[i];
-        st = encoder_encode(enc, NULL, l->text + in->start, in->end - in->start,
+        st = encoder_encode(enc, l->o->chore, l->text + in->start, in->end - in->start,
                             v + (size_t)i * dim, &tokens, e);
     }
     for (uint32_t i = 0; i < n && st == STATUS_OK; i++)

@@ -15,7 +15,8 @@
  * A word is a run of letters; two Han characters count as one word. An instruction is a sentence or
  * line with an imperative or a constraint. Limits: LINT_MAX_BYTES of text (STATUS_TOO_LARGE), the
  * first LINT_MAX_INSTRUCTIONS instructions are compared, LINT_MAX_FINDINGS findings kept. Any bytes
- * are fine. Spans are bytes of the text. Suggestions are constant strings in the prompt's language.
+ * are fine. Spans are bytes of the text. STATUS_GONE: the chore was cancelled. Suggestions are
+ * constant strings in the prompt's language.
  */
 #ifndef LAC_MODELS_PROMPT_LINT_H
 #define LAC_MODELS_PROMPT_LINT_H
@@ -24,6 +25,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/chore.h"
+#include "core/json_writer.h"
 #include "core/status.h"
 #include "models/encoder.h"
 
@@ -32,6 +35,7 @@ enum {
     LINT_MAX_INSTRUCTIONS = 32,
     LINT_MAX_FINDINGS = 64,
     LINT_MAX_ANCHORS = 5,
+    LINT_SPAN_BYTES = 160, /* of a span's text, where a report is to stay small */
 };
 
 enum lint_kind {
@@ -55,6 +59,7 @@ struct lint_finding {
 
 struct lint_options {
     const struct encoder *encoder; /* may be NULL */
+    struct chore *chore;           /* in which the encoder yields; may be NULL */
     float conflict_cosine, ambiguity_limit, density_least;
 };
 
@@ -74,5 +79,10 @@ const char *lint_kind_name(enum lint_kind k);
 /* On failure *r is zeroed. */
 LAC_MUST_USE enum status prompt_lint(const char *text, size_t len, const struct lint_options *o,
                                      struct lint_report *r, struct error *e);
+
+/* {"contradiction_score", ..., "findings": [{"kind", "level", "span": {"start", "end", "text"},
+ * ...}]}; a span's text is cut at `most` bytes, on a whole character. */
+void prompt_lint_write(struct json_writer *j, const char *text, const struct lint_report *r,
+                       size_t most);
 
 #endif

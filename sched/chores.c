@@ -19,12 +19,12 @@ enum status chores_open(struct chores *c, const struct chores_config *cfg, struc
 }
 
 void chores_start(struct chores *c, uint32_t name, const struct request *r,
-                  struct embed_job *embed) {
+                  const struct policy_epoch *epoch, struct embed_job *embed) {
     CHECK(chores_room(c));
     struct chore_place *p = c->places;
     while (p->chore != NULL) p++;
     p->name = name;
-    p->work = (struct prepare){.model = c->cfg.model, .request = r, .embed = embed};
+    p->work = (struct prepare){.model = c->cfg.model, .request = r, .epoch = epoch, .embed = embed};
     p->chore = chore_init(p->mem, prepare_run, &p->work);
     c->n_active++;
 }

@@ -44,10 +44,10 @@ void chores_close(struct chores *c);
 static inline bool chores_room(const struct chores *c) {
     return c->n_active < c->cfg.n;
 }
-/* There must be room. `embed`: for REQUEST_EMBEDDING, else NULL. The request stays unchanged until
- * chores_take() gives its name back, for each start once. */
+/* There must be room. `epoch`: NULL without a policy. `embed`: for REQUEST_EMBEDDING, else NULL.
+ * The request stays unchanged until chores_take() gives its name back, for each start once. */
 void chores_start(struct chores *c, uint32_t name, const struct request *r,
-                  struct embed_job *embed);
+                  const struct policy_epoch *epoch, struct embed_job *embed);
 /* All of that name; they unwind in later rounds and are then taken like any other. */
 void chores_cancel(struct chores *c, uint32_t name);
 /* One slice for as many chores as there are workers. */

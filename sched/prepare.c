@@ -7,6 +7,7 @@
 #include "core/clock.h"
 #include "models/chat_template.h"
 #include "models/detokenizer.h"
+#include "models/prompt_lint.h"
 #include "sched/draw.h"
 #include "sched/embed.h"
 #include "sched/label.h"
@@ -214,6 +215,34 @@ static enum status prepare_prompt(struct chore *c, const struct prepare_model *m
     return st;
 }
 
+static enum status lint(struct chore *c, const struct prepare_model *m, const struct request *r,
+                        struct buffer *out, struct error *e) {
+    struct lint_options o = lint_defaults();
+    struct lint_report report;
+    struct json_writer j;
+    o.encoder = m->encoder;
+    o.chore = c;
+    if (r->user_text.len == 0)
+        return error_set(e, STATUS_INVALID, "laconic.lint", "there is no text of a user to lint");
+    const enum status st = prompt_lint(r->user_text.data, r->user_text.len, &o, &report, e);
+    if (st != STATUS_OK) return st;
+    buffer_init(out, 0);
+    json_write_begin(&j, out);
+    prompt_lint_write(&j, r->user_text.data, &report, LINT_SPAN_BYTES);
+    return out->full ? error_set(e, STATUS_NO_MEMORY, NULL, "out of memory") : STATUS_OK;
+}
+
+/* What is decided of the text alone. */
+static enum status judge(struct chore *c, const struct prepare *w, struct prepared *p,
+                         struct error *e) {
+    const struct request *r = w->request;
+    if (w->epoch != NULL) {
+        if (chore_checkpoint(c)) return STATUS_GONE; /* it cannot yield inside */
+        policy_decide(w->model->policy, w->epoch, r, &p->decision);
+    }
+    return r->lint ? lint(c, w->model, r, &p->lint, e) : STATUS_OK;
+}
+
 static enum status run_detokenize(struct chore *c, const struct prepare_model *m,
                                   const struct request *r, struct prepared *p, struct error *e) {
     enum status st = copy_ids(c, m, r, "tokens", &p->tokens, e);
@@ -294,6 +323,7 @@ void prepare_run(struct chore *c, void *arg) {
         st = label_prepare(c, w->model, r, &p->tokens, &p->label, &p->error);
     } else {
         st = prepare_prompt(c, w->model, r, p, &p->error);
+        if (st == STATUS_OK) st = judge(c, w, p, &p->error);
     }
     p->status = st;
     give_back(p);
@@ -302,6 +332,7 @@ void prepare_run(struct chore *c, void *arg) {
 void prepared_free(struct prepared *p) {
     token_list_free(&p->tokens);
     if (p->text.data != NULL) buffer_free(&p->text);
+    if (p->lint.data != NULL) buffer_free(&p->lint);
     free(p->distinct);
     free(p->ends);
     free(p->gate.pages);

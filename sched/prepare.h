@@ -1,10 +1,10 @@
 /* prepare.h: the chore that turns a request into token ids and checks what depends on the model.
  *
  * It renders the chat template, takes the gate's markers out (sched/gate_marks.h; not where the
- * request's gate is off), tokenises (what the user wrote never becomes a control token) and
- * validates: ids in range, n and logit_bias in range, room in the context and in the KV pages. A
- * prompt of no tokens starts from the model's bos token, or its eos token; a model with neither
- * answers 400.
+ * request's gate is off), tokenises (what the user wrote never becomes a control token),
+ * tells the prompt's task, lints it if asked to, and validates: ids in range, n and logit_bias in
+ * range, room in the context and in the KV pages. A prompt of no tokens starts from the model's bos
+ * token, or its eos token; a model with neither answers 400.
  *
  * Memory: `prepared` owns heap memory until prepared_free(); all of it is taken before the
  * request's first token. Hostile input: sizes are bounded by the request's own and by the
@@ -19,12 +19,13 @@
 #include "core/request.h"
 #include "models/tokenizer.h"
 #include "sched/gate.h"
+#include "sched/policy.h"
 
 struct chat_template;
+struct encoder;    /* models/encoder.h */
 struct embed_job;  /* sched/embed.h */
 struct label_job;  /* sched/label.h */
 struct label_sets; /* models/label_heads.h */
-
 /* What requests are checked against; unchanging. */
 struct prepare_model {
     const struct tokenizer *tokenizer;
@@ -34,6 +35,8 @@ struct prepare_model {
     uint32_t n_pages;                /* KV pages of the smallest group */
     const struct label_sets *labels; /* NULL: none */
     uint32_t max_label_tokens;       /* that every step has room for beside all decodes */
+    struct policy *policy;           /* NULL: tasks are not told */
+    const struct encoder *encoder;   /* for prompt lint; NULL: without it */
 };
 
 struct prepared {
@@ -45,14 +48,17 @@ struct prepared {
     uint32_t *distinct;       /* the prompt's ids, ascending, when draw_wants_prompt_ids */
     uint32_t n_distinct;
     struct gate_prompt gate;
-    uint32_t max_tokens;     /* cut to what the context leaves */
-    struct label_job *label; /* of a request with labels, else NULL */
+    uint32_t max_tokens;             /* cut to what the context leaves */
+    struct label_job *label;         /* of a request with labels, else NULL */
+    struct policy_decision decision; /* with a policy, for CHAT and COMPLETION */
+    struct buffer lint;              /* the report on the user's text, if asked for */
 };
 
 struct prepare {
     const struct prepare_model *model;
     const struct request *request;
-    struct embed_job *embed; /* EMBEDDING by the encoder, else NULL */
+    const struct policy_epoch *epoch; /* the request's; NULL without a policy */
+    struct embed_job *embed;          /* EMBEDDING by the encoder, else NULL */
     struct prepared out;
 };
 

@@ -10,6 +10,10 @@
 #include "sched/chores.h"
 #include "models/label_heads.h"
 #include "sched/embed.h"
+#include "sched/explain.h"
+#include "sched/explain_request.h"
+#include "sched/feedback.h"
+#include "sched/policy.h"
 #include "sched/prepare.h"
 #include "sched/queue.h"
 #include "sched/slot.h"
@@ -37,6 +41,9 @@ struct entry {
     struct request request;
     struct answer answer;
     struct prepared prepared;
+    const struct policy_epoch *epoch; /* pinned; NULL without a policy */
+    struct policy_decision decision;
+    struct buffer lint;
     struct embed_job *embed;
     uint32_t n_embed_chores;
     uint64_t queued_ns, tokenised_ns;
@@ -48,6 +55,8 @@ struct sched {
     struct slots slots;
     struct batch batch;
     struct drafts drafts;
+    struct explain *explain;   /* NULL without a policy */
+    struct feedback *feedback; /* as well */
     struct prepare_model model;
     struct chores chores;
     struct queue to_prepare, to_embed, to_start;
@@ -109,6 +118,26 @@ static uint32_t label_tokens(const struct sched_config *cfg) {
     return rows < outputs ? rows : outputs;
 }
 
+static enum status open_policy(struct sched *s, struct error *e) {
+    const struct sched_config *cfg = &s->cfg;
+    if (cfg->policy == NULL) return STATUS_OK;
+    const enum status st = explain_open(EXPLAIN_RECORDS, &s->explain, e);
+    if (st != STATUS_OK) return st;
+    const struct feedback_config feedback = {
+        .policy = cfg->policy,
+        .explain = s->explain,
+        .metrics = cfg->metrics,
+        .log = cfg->log,
+        .drift_reference = cfg->adapt.drift_reference,
+        .drift_window = cfg->adapt.drift_window,
+        .adapt_rows = cfg->adapt.rows,
+        .replay_path = cfg->adapt.replay_path,
+        .validation_path = cfg->adapt.validation_path,
+        .auto_promote = cfg->adapt.auto_promote,
+    };
+    return feedback_open(&feedback, &s->feedback, e);
+}
+
 static enum status open_parts(struct sched *s, struct error *e) {
     const struct sched_config *cfg = &s->cfg;
     s->kv = (struct kv_store){
@@ -125,6 +154,7 @@ static enum status open_parts(struct sched *s, struct error *e) {
         .metrics = cfg->metrics,
     };
     const bool drafting = cfg->suffix_drafts || cfg->ngram_drafts;
+    if (st == STATUS_OK) st = open_policy(s, e);
     if (st == STATUS_OK && drafting) st = drafts_open(&s->drafts, &drafts, e);
     const struct slots_config slots = {
         .tokenizer = cfg->tokenizer,
@@ -133,6 +163,7 @@ static enum status open_parts(struct sched *s, struct error *e) {
         .flight = cfg->flight,
         .drafts = drafting ? &s->drafts : NULL,
         .gate = cfg->gate,
+        .explain = s->explain,
         .heap_bytes = cfg->heap_bytes,
         .n_ctx = cfg->n_ctx,
         .n_vocab = cfg->plan->n_vocab,
@@ -184,6 +215,8 @@ enum status sched_open(const struct sched_config *cfg, struct sched **out, struc
         .gate = s->cfg.gate,
         .labels = cfg->labels,
         .max_label_tokens = label_tokens(cfg),
+        .policy = cfg->policy,
+        .encoder = cfg->encoder,
     };
     for (uint32_t g = 0; g < s->kv.n_groups; g++) {
         const uint32_t n = page_pool_counts(cfg->pages, g).capacity;
@@ -220,6 +253,9 @@ static void release_ended(struct sched *s) {
         prepared_free(&x->prepared);
         embed_free(x->embed);
         x->embed = NULL;
+        if (x->lint.data != NULL) buffer_free(&x->lint);
+        if (x->epoch != NULL) policy_unpin(s->cfg.policy, x->epoch);
+        x->epoch = NULL;
         x->answer.sink.release(x->answer.user);
         x->state = ENTRY_FREE;
         s->free_names[s->n_free++] = name;
@@ -271,6 +307,8 @@ enum status sched_submit(struct sched *s, const struct request *r, const struct 
         if (st != STATUS_OK) return st;
     }
     s->n_free--;
+    if (s->cfg.policy != NULL) x->epoch = policy_pin(s->cfg.policy);
+    x->decision = (struct policy_decision){.task = METRIC_TASK_NONE};
     x->state = ENTRY_WAITING;
     x->generation++;
     if (x->generation == 0) x->generation = 1;
@@ -309,7 +347,7 @@ static void start_embeds(struct sched *s) {
         queue_remove(&s->to_embed, name);
         x->state = ENTRY_PREPARING;
         for (; wanted > 0 && s->n_embed_chores < most && chores_room(&s->chores); wanted--) {
-            chores_start(&s->chores, name, &x->request, x->embed);
+            chores_start(&s->chores, name, &x->request, x->epoch, x->embed);
             x->n_embed_chores++;
             s->n_embed_chores++;
         }
@@ -328,8 +366,9 @@ static void start_chores(struct sched *s) {
     while (s->to_prepare.n > 0 && chores_room(&s->chores)) {
         const uint32_t name = queue_first(&s->to_prepare);
         queue_remove(&s->to_prepare, name);
-        s->entries[name].state = ENTRY_PREPARING;
-        chores_start(&s->chores, name, &s->entries[name].request, NULL);
+        struct entry *x = &s->entries[name];
+        x->state = ENTRY_PREPARING;
+        chores_start(&s->chores, name, &x->request, x->epoch, NULL);
     }
     start_embeds(s);
 }
@@ -350,6 +389,18 @@ static void answer_text(struct entry *x) {
     answer_done(&x->answer, &no_usage, &report);
 }
 
+/* The presets of its task, once and for all of the request's life. */
+static void settle_task(struct sched *s, struct entry *x) {
+    x->lint = x->prepared.lint;
+    x->prepared.lint = (struct buffer){0};
+    if (x->epoch == NULL || x->request.kind == REQUEST_EMBEDDING) return;
+    x->decision = x->prepared.decision;
+    policy_apply(x->epoch, &x->decision, &x->request);
+    if (!x->decision.classified) return;
+    metric_time(s->cfg.metrics, METRIC_TASK_TIME, 0, x->decision.classify_ns);
+    feedback_served(s->feedback, x->epoch, &x->decision.verdict);
+}
+
 static void finish_chore(struct sched *s, uint32_t name, const struct prepared *p) {
     struct entry *x = &s->entries[name];
     if (x->embed == NULL)
@@ -360,6 +411,7 @@ static void finish_chore(struct sched *s, uint32_t name, const struct prepared *
     const bool runs = x->request.kind == REQUEST_CHAT || x->request.kind == REQUEST_COMPLETION ||
                       (x->request.kind == REQUEST_EMBEDDING && x->request.by_model);
     if (!x->answer.silent && x->prepared.status == STATUS_OK && runs) {
+        settle_task(s, x);
         x->state = ENTRY_READY;
         queue_push(&s->to_start, name, &x->key);
         return;
@@ -460,6 +512,9 @@ static void admit(struct sched *s, uint64_t now) {
             .request = &x->request,
             .answer = &x->answer,
             .prepared = &x->prepared,
+            .epoch = x->request.kind != REQUEST_EMBEDDING ? x->epoch : NULL,
+            .decision = &x->decision,
+            .lint = {x->lint.data, x->lint.len},
             .seed = seed_for(s, &x->request),
             .deadline_ns = x->key.deadline_ns,
             .queued_ns = x->queued_ns,
@@ -499,6 +554,12 @@ static void fail_step(struct sched *s, uint64_t now) {
             slot_fail(&s->slots, s->batch.items[i].slot, &e, now);
 }
 
+static enum flight_kind step_event(enum span_kind kind) {
+    return kind == SPAN_VERIFY   ? FLIGHT_STEP_VERIFY
+           : kind == SPAN_DECODE ? FLIGHT_STEP_DECODE
+                                 : FLIGHT_STEP_PREFILL;
+}
+
 /* Hands out what the step computed. */
 static void settle(struct sched *s, struct step *done, uint64_t now) {
     struct batch *b = &s->batch;
@@ -510,8 +571,10 @@ static void settle(struct sched *s, struct step *done, uint64_t now) {
         const struct batch_item *k = &b->items[i];
         /* An earlier span of the same request may have ended it; a client may have gone. */
         if (!slot_running(k->slot) || k->slot->answer->silent) continue;
-        flight_record(s->cfg.flight, k->slot->index, now, FLIGHT_STEP, (uint16_t)done->n_spans,
-                      done->n_rows, ns);
+        /* A request's choices stand one behind the other; the step is told once. */
+        if (i == 0 || b->items[i - 1].slot != k->slot)
+            flight_record(s->cfg.flight, k->slot->index, now, step_event(done->spans[i].kind),
+                          (uint16_t)done->n_spans, done->n_rows, ns);
         if (k->n_copies > 0)
             flight_record(s->cfg.flight, k->slot->index, now, FLIGHT_COPY, 0,
                           done->pages[done->spans[i].block_table[0] + done->spans[i].n_pages - 1],
@@ -578,6 +641,7 @@ bool sched_tick(struct sched *s) {
     release_ended(s);
     shed_all_late(s, now_of(s));
     const uint64_t chores_ns = run_chores(s);
+    if (s->feedback != NULL) feedback_tick(s->feedback);
     if (!s->in_flight) {
         sweep_running(s, now_of(s));
         admit(s, now_of(s));
@@ -612,6 +676,42 @@ uint64_t sched_next_deadline_ns(const struct sched *s) {
         if (p->deadline_ns < first) first = p->deadline_ns;
     }
     return first;
+}
+
+/* ---- the policy's side doors ---- */
+
+static enum status no_policy(struct error *e) {
+    return error_set(e, STATUS_UNSUPPORTED, NULL, "there is no task policy here");
+}
+
+const char *sched_fingerprint(const struct sched *s) {
+    return s->cfg.policy != NULL ? policy_newest(s->cfg.policy)->fingerprint : NULL;
+}
+
+enum status sched_explain(struct sched *s, struct text id, struct buffer *out, struct error *e) {
+    if (s->explain == NULL) return no_policy(e);
+    return explain_request(s->explain, &s->slots, id, out, e);
+}
+
+enum status sched_feedback(struct sched *s, const struct request_feedback *f, struct buffer *out,
+                           struct error *e) {
+    if (s->feedback == NULL) return no_policy(e);
+    struct json_writer j;
+    json_write_begin(&j, out);
+    return feedback_take(s->feedback, f, &j, e);
+}
+
+enum status sched_policy(struct sched *s, enum sched_policy_action action, struct buffer *out,
+                         struct error *e) {
+    if (s->feedback == NULL) return no_policy(e);
+    enum status st = STATUS_OK;
+    if (action == SCHED_POLICY_PROMOTE) st = feedback_promote(s->feedback, e);
+    if (action == SCHED_POLICY_REVERT) st = feedback_revert(s->feedback, e);
+    if (st != STATUS_OK) return st;
+    struct json_writer j;
+    json_write_begin(&j, out);
+    feedback_write(s->feedback, &j);
+    return STATUS_OK;
 }
 
 void sched_drain(struct sched *s) {
@@ -659,6 +759,8 @@ void sched_close(struct sched *s) {
     batch_close(&s->batch);
     slots_close(&s->slots);
     drafts_close(&s->drafts);
+    feedback_close(s->feedback);
+    explain_close(s->explain);
     prefix_cache_close(s->kv.cache);
     free(s);
 }

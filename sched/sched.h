@@ -24,6 +24,18 @@ struct flight;
 struct ngram_table; /* models/ngram_table.h */
 struct gate_config; /* sched/gate.h */
 struct label_sets;  /* models/label_heads.h */
+struct policy;      /* sched/policy.h */
+struct log;         /* core/log.h */
+struct buffer;      /* core/buffer.h */
+
+/* When and from what the task model may be trained anew (sched/feedback.h). */
+struct sched_adapt {
+    uint32_t rows, drift_reference, drift_window;
+    const char *replay_path, *validation_path; /* outlive the scheduler */
+    bool auto_promote;
+};
+
+enum { SCHED_POLICY_WORKSPACES = 16 };
 
 struct sched_config {
     const struct plan *plan;
@@ -43,6 +55,11 @@ struct sched_config {
     bool suffix_drafts, ngram_drafts; /* sources of lossless drafts (sched/draft.h) */
     const struct ngram_table *ngrams; /* the deployment's, or NULL */
     const struct gate_config *gate;   /* which pages answers attend to; outlives it. NULL: all */
+    /* Tasks, presets, explanations and feedback; NULL: none of it. It has workspaces for
+     * SCHED_POLICY_WORKSPACES, or for the workers if they are fewer. */
+    struct policy *policy;
+    struct sched_adapt adapt;
+    const struct log *log; /* NULL: silent */
     uint64_t
         prefill_budget_ns;   /* time a step may spend on prefill beside running decodes; 0: 10 ms */
     uint64_t chore_slice_ns; /* longest run of a chore without a look at the ring; 0: 200 us */
@@ -76,6 +93,21 @@ bool sched_tick(struct sched *s);
 /* The time of the next deadline that needs a tick, 0 if a cancelled request waits for one,
  * UINT64_MAX if none. */
 uint64_t sched_next_deadline_ns(const struct sched *s);
+
+/* ---- the policy, for a server's side doors. Without a policy: STATUS_UNSUPPORTED. ---- */
+
+/* The fingerprint of the epoch that a request submitted now would pin; NULL without a policy. */
+const char *sched_fingerprint(const struct sched *s);
+/* Why the requests of that id were answered as they were (sched/explain.h), running ones included:
+ * {"id", "prompts": [...]} appended to `out`. STATUS_NOT_FOUND: not among the newest. */
+enum status sched_explain(struct sched *s, struct text id, struct buffer *out, struct error *e);
+/* Feedback taken in (sched/feedback.h); the reply is appended to `out`. */
+enum status sched_feedback(struct sched *s, const struct request_feedback *f, struct buffer *out,
+                           struct error *e);
+/* Shows the policy as JSON, after publishing the candidate or going back. */
+enum sched_policy_action { SCHED_POLICY_SHOW, SCHED_POLICY_PROMOTE, SCHED_POLICY_REVERT };
+enum status sched_policy(struct sched *s, enum sched_policy_action action, struct buffer *out,
+                         struct error *e);
 
 void sched_drain(struct sched *s); /* refuse new requests; running ones finish */
 bool sched_idle(const struct sched *s);

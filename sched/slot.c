@@ -103,12 +103,20 @@ void slot_record(struct slots *t, const struct slot *s, uint64_t now, enum fligh
     flight_record(t->cfg.flight, s->index, now, kind, (uint16_t)a, b, c);
 }
 
+static enum metric_task task_of(const struct slot *s) {
+    return s->epoch != NULL ? s->decision->task : METRIC_TASK_NONE;
+}
+
 static void end(struct slots *t, struct slot *s, enum metric_outcome outcome, bool suspect,
                 uint64_t now) {
     give_choices(t, s, suspect);
     s->phase = SLOT_ENDED;
     t->n_running--;
-    metric_add(t->cfg.metrics, METRIC_REQUEST, metric_outcome_task(outcome, METRIC_TASK_NONE), 1);
+    metric_add(t->cfg.metrics, METRIC_REQUEST, metric_outcome_task(outcome, task_of(s)), 1);
+    if (t->cfg.explain != NULL && s->epoch != NULL) {
+        const struct explain_what what = slot_explanation(s);
+        explain_keep(t->cfg.explain, t->cfg.flight, s->index, &what, outcome);
+    }
     metric_time(t->cfg.metrics, METRIC_REQUEST_TIME, 0, now - s->request->received_ns);
     if (s->deadline_missed) metric_add(t->cfg.metrics, METRIC_DEADLINE_MISSED, 0, 1);
 }
@@ -137,6 +145,8 @@ static void tell_done(struct slot *s, uint32_t label, uint64_t now) {
         .queue_ns = s->admitted_ns - s->request->received_ns,
         .prefill_ns = first - s->admitted_ns,
         .decode_ns = now - first,
+        .task = task_of(s),
+        .lint = s->lint,
     };
     if (s->label != NULL) {
         report.label_probability = s->label->told;
@@ -219,7 +229,13 @@ static void record_start(struct slots *t, const struct slot *s, const struct slo
     slot_record(t, s, w->tokenised_ns, FLIGHT_TOKENISED, 0, s->n_prompt,
                 w->request->kind == REQUEST_CHAT ? w->request->chat_json.len
                                                  : w->request->prompt.len);
-    slot_record(t, s, now, FLIGHT_ADMITTED, 0, s->n_reserved, 0);
+    slot_record(t, s, now, FLIGHT_ADMITTED, 0, s->n_reserved,
+                s->epoch != NULL ? s->epoch->number : 0);
+    if (s->epoch != NULL) {
+        const double p = s->decision->classified ? (double)s->decision->verdict.confidence : 0;
+        slot_record(t, s, now, FLIGHT_TASK, s->decision->task, (uint32_t)(p * 1e6),
+                    s->decision->set);
+    }
     if (s->n_cached > 0) slot_record(t, s, now, FLIGHT_PREFIX_HIT, 0, s->n_cached, 0);
     if (s->gate.on)
         slot_record(t, s, now, FLIGHT_GATE_POLICY, s->gate.policy.budget_least > 0,
@@ -297,6 +313,9 @@ enum status slot_admit(struct slots *t, const struct slot_start *w, uint64_t now
     s->name = w->name;
     s->request = r;
     s->answer = w->answer;
+    s->epoch = w->epoch;
+    s->decision = w->decision;
+    s->lint = w->lint;
     s->seed = w->seed;
     s->deadline_ns = w->deadline_ns;
     s->admitted_ns = now;
@@ -329,7 +348,9 @@ void slots_pause_and_resume(struct slots *t, uint64_t now) {
         const struct answer *a = s->answer;
         const bool paused = a->silent || !a->sink.writable(a->user);
         if (paused != s->paused)
-            slot_record(t, s, now, paused ? FLIGHT_PAUSED : FLIGHT_RESUMED, 0, 0, 0);
+            slot_record(t, s, now, paused ? FLIGHT_PAUSED : FLIGHT_RESUMED, 0, 0,
+                        paused ? 0 : now - s->paused_ns);
+        if (paused && !s->paused) s->paused_ns = now;
         s->paused = paused;
     }
 }
@@ -391,6 +412,12 @@ static void decode_done(struct slots *t, struct slot *s, uint32_t c, const struc
     CHECK(n_outputs == 1 + drafted);
     k->n_drafted = 0;
     s->n_proposed += drafted;
+    if (drafted > 0) {
+        /* Before the answer can end. */
+        uint32_t right = 0;
+        while (right < drafted && outputs[right].token == k->guess.ids[right]) right++;
+        slot_record(t, s, now, FLIGHT_DRAFTED, k->guess.source, drafted, right);
+    }
     for (uint32_t i = 0; i < n_outputs; i++) {
         if (is_bad(t, s, &outputs[i], now)) return;
         if (i == 0) sequence_seal(&k->sequence, t->cfg.kv);
@@ -401,7 +428,6 @@ static void decode_done(struct slots *t, struct slot *s, uint32_t c, const struc
     }
     if (drafted == 0) return;
     draft_settled(t->cfg.drafts, &k->guess, drafted, accepted);
-    slot_record(t, s, now, FLIGHT_DRAFTED, k->guess.source, drafted, accepted);
 }
 
 static void prefill_done(struct slots *t, struct slot *s, const struct output *outputs,
@@ -505,6 +531,7 @@ void slot_abort(struct slots *t, struct slot *s, uint64_t now) {
 
 void slot_deadline(struct slots *t, struct slot *s, uint64_t now) {
     s->deadline_missed = true;
+    slot_record(t, s, now, FLIGHT_DEADLINE, 0, 0, 0);
     /* There is no half of an embedding, nor of a label. */
     if (s->request->on_deadline == ON_DEADLINE_TRUNCATE && s->phase != SLOT_ENCODE &&
         s->label == NULL) {

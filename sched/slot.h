@@ -26,6 +26,7 @@
 #include "sched/encode.h"
 #include "sched/gate.h"
 #include "sched/label.h"
+#include "sched/explain.h"
 #include "sched/prepare.h"
 #include "sched/sequence.h"
 
@@ -72,9 +73,13 @@ struct slot {
     uint32_t n_choices, n_unfinished, n_generated;
     uint32_t n_proposed, n_accepted; /* drafts */
     uint32_t choices[REQUEST_MAX_CHOICES];
-    uint64_t served;   /* the step at which prefill last got rows, or admission: order of service */
-    bool paused;       /* the client does not take more now */
-    bool score_prompt; /* echo with logprobs: every row of the prompt has an output */
+    uint64_t served; /* the step at which prefill last got rows, or admission: order of service */
+    const struct policy_epoch *epoch; /* NULL: no policy */
+    const struct policy_decision *decision;
+    struct text lint;   /* for the report */
+    uint64_t paused_ns; /* since when */
+    bool paused;        /* the client does not take more now */
+    bool score_prompt;  /* echo with logprobs: every row of the prompt has an output */
     bool deadline_missed;
     struct stop_set stops;
     struct encode encode;
@@ -88,9 +93,10 @@ struct slots_config {
     const struct tokenizer *tokenizer;
     const struct kv_store *kv;
     struct metrics *metrics;
-    struct flight *flight; /* [max_batch] slots */
-    struct drafts *drafts; /* [max_batch] choices, or NULL: off */
     const struct gate_config *gate;
+    struct flight *flight;      /* [max_batch] slots */
+    struct drafts *drafts;      /* [max_batch] choices, or NULL: off */
+    struct explain *explain;    /* NULL: nothing is kept */
     const uint64_t *heap_bytes; /* general-heap bytes taken so far (alloc/heap.h), or NULL */
     uint32_t n_ctx, n_vocab, max_batch, d_model;
 };
@@ -114,8 +120,11 @@ struct slot_start {
     uint32_t name;
     const struct request *request;
     struct answer *answer;
-    const struct prepared *prepared; /* kept for the slot's life by an embedding or with labels,
-                                        else not needed after slot_admit */
+    const struct prepared *prepared;  /* kept for the slot's life by an embedding or with labels,
+                                         else not needed after slot_admit */
+    const struct policy_epoch *epoch; /* NULL: no policy; it and what follows are kept for */
+    const struct policy_decision *decision; /* the slot's life */
+    struct text lint;
     uint64_t seed, deadline_ns, queued_ns, tokenised_ns;
     uint64_t step; /* now, in steps */
 };
@@ -130,6 +139,11 @@ void slots_pause_and_resume(struct slots *t, uint64_t now);
 void slots_echo(struct slots *t, uint64_t now);
 static inline bool slot_running(const struct slot *s) {
     return s->phase != SLOT_FREE && s->phase != SLOT_ENDED;
+}
+/* For the explanation of a running request with an epoch. */
+static inline struct explain_what slot_explanation(const struct slot *s) {
+    return (struct explain_what){
+        .request = s->request, .decision = s->decision, .epoch = s->epoch, .seed = s->seed};
 }
 
 /* A span of `n_rows` for the slot's choice `c` (index among its choices) was computed; its outputs

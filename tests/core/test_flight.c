@@ -1,4 +1,5 @@
 /* Random records against a list that forgets nothing. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +18,23 @@ struct history {
     uint32_t n;
 };
 
+/* Decisions are kept, however many other events come after. */
+static void compare_kept(const struct flight *f, uint32_t slot, const struct history *h) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < h->n && n < FLIGHT_MAX_KEPT; i++) {
+        const uint16_t kind = h->events[i].kind;
+        if (kind != FLIGHT_TASK && kind != FLIGHT_ROLLBACK && kind != FLIGHT_DEADLINE &&
+            kind != FLIGHT_CHOICE_END)
+            continue;
+        assert_true(n < flight_kept(f, slot));
+        assert_memory_equal(flight_kept_at(f, slot, n++), &h->events[i],
+                            sizeof(struct flight_event));
+    }
+    assert_int_equal(flight_kept(f, slot), n);
+}
+
 static void compare(const struct flight *f, uint32_t slot, const struct history *h) {
+    compare_kept(f, slot, h);
     const uint32_t held = h->n < N_EVENTS ? h->n : N_EVENTS;
     assert_int_equal(flight_count(f, slot), held);
     assert_int_equal(flight_dropped(f, slot), h->n - held);
@@ -71,6 +88,27 @@ static void test_random(void **state) {
     free(mem);
 }
 
+static void test_rollback(void **state) {
+    (void)state;
+    srand(5);
+    for (int i = 0; i < 2000; i++) {
+        const struct flight_rollback in = {
+            .position = (uint32_t)rand() * 2u + (uint32_t)(rand() % 2),
+            .entropy = (float)(rand() % 65000) / 1000,
+            .similarity = i % 5 == 0 ? NAN : (float)(rand() % 2001 - 1000) / 1000};
+        const struct flight_rollback out = flight_rollback_of(flight_rollback_pack(in));
+        assert_int_equal(out.position, in.position);
+        assert_true(fabsf(out.entropy - in.entropy) < 0.0006f);
+        if (isnan(in.similarity))
+            assert_true(isnan(out.similarity));
+        else
+            assert_true(fabsf(out.similarity - in.similarity) < 0.0006f);
+    }
+    const struct flight_rollback wild =
+        flight_rollback_of(flight_rollback_pack((struct flight_rollback){7, INFINITY, -3}));
+    assert_true(wild.position == 7 && wild.entropy == 65 && wild.similarity == -1);
+}
+
 static void test_timings(void **state) {
     (void)state;
     const size_t bytes = flight_footprint(1, 4);
@@ -93,13 +131,13 @@ static void test_timings(void **state) {
     flight_record(f, 0, 2500, FLIGHT_PREFIX_HIT, 0, 32, 0);
     flight_record(f, 0, 9000, FLIGHT_FIRST_TOKEN, 0, 11, 0);
     for (uint64_t i = 0; i < 1000; i++) { /* far more than the ring holds */
-        flight_record(f, 0, 9000 + i * 10, FLIGHT_STEP, 1, 1, 10);
+        flight_record(f, 0, 9000 + i * 10, FLIGHT_STEP_DECODE, 1, 1, 10);
         flight_record(f, 0, 9001 + i * 10, FLIGHT_TOKEN, 0, 5, i);
     }
     t = flight_timings(f, 0);
     assert_int_equal(t.decode_ns, 9991);
     flight_record(f, 0, 20000, FLIGHT_FINISH, 0, 1000, 0);
-    flight_record(f, 0, 30000, FLIGHT_STEP, 1, 1, 10);
+    flight_record(f, 0, 30000, FLIGHT_STEP_DECODE, 1, 1, 10);
     t = flight_timings(f, 0);
     assert_int_equal(t.tokenise_ns, 400);
     assert_int_equal(t.queue_ns, 1100);
@@ -128,6 +166,7 @@ static void test_names(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random),
+        cmocka_unit_test(test_rollback),
         cmocka_unit_test(test_timings),
         cmocka_unit_test(test_names),
     };

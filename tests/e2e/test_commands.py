@@ -22,7 +22,7 @@ def case_bad_usage():
     assert 'frobnicate' in sh('frobnicate', ok=2)[1]
     assert '--nonsense' in sh('serve', MODEL, '--nonsense', ok=2)[1]
     assert '--port' in sh('serve', MODEL, '--port', 'x', ok=2)[1]
-    for opt in (['--tls-cert', 'x'], ['--api-key-file', 'x'], ['--journal', 'd'], ['--policy', 'adaptive'],
+    for opt in (['--tls-cert', 'x'], ['--api-key-file', 'x'], ['--journal', 'd'],
                 ['--activations', 'bf16']):
         assert opt[0] in sh('serve', MODEL, *opt, ok=2)[1], opt
     for cmd in ('tune', 'calibrate', 'train', 'bake', 'replay'): assert cmd in sh(cmd, ok=2)[1]

@@ -135,15 +135,16 @@ static const struct {
     {BOTH, "\"laconic\":{\"rollback\":{}}", STATUS_UNSUPPORTED, "laconic.rollback"},
     {BOTH, "\"laconic\":{\"beam_width\":2}", STATUS_UNSUPPORTED, "laconic.beam_width"},
     {BOTH, "\"laconic\":{\"thinking_budget\":2}", STATUS_UNSUPPORTED, "laconic.thinking_budget"},
-    {BOTH, "\"laconic\":{\"lint\":true}", STATUS_UNSUPPORTED, "laconic.lint"},
     {BOTH, "\"laconic\":{\"labels\":[]}", STATUS_INVALID, "laconic.labels"},
     {BOTH, "\"laconic\":{\"labels\":\"a\"}", STATUS_INVALID, "laconic.labels"},
     {BOTH, "\"laconic\":{\"labels\":[\"a\",\"\"]}", STATUS_INVALID, "laconic.labels[1]"},
     {BOTH, "\"laconic\":{\"labels\":[1]}", STATUS_INVALID, "laconic.labels[0]"},
     {BOTH, "\"laconic\":{\"labels\":[\"a\\u0000\"]}", STATUS_INVALID, "laconic.labels[0]"},
     {BOTH, "\"n\":2,\"laconic\":{\"labels\":[\"a\"]}", STATUS_INVALID, "n"},
+    {BOTH, "\"laconic\":{\"lint\":1}", STATUS_INVALID, "laconic.lint"},
     {BOTH, "\"laconic\":{\"documents\":[]}", STATUS_UNSUPPORTED, "laconic.documents"},
-    {BOTH, "\"laconic\":{\"task_type\":\"code\"}", STATUS_UNSUPPORTED, "laconic.task_type"},
+    {BOTH, "\"laconic\":{\"task_type\":\"none\"}", STATUS_INVALID, "laconic.task_type"},
+    {BOTH, "\"laconic\":{\"task_type\":\"Code\"}", STATUS_INVALID, "laconic.task_type"},
     {BOTH, "\"laconic\":{\"task_type\":1}", STATUS_INVALID, "laconic.task_type"},
     {BOTH, "\"laconic\":{\"deadline_ms\":0}", STATUS_INVALID, "laconic.deadline_ms"},
     {BOTH, "\"laconic\":{\"deadline_ms\":\"1\"}", STATUS_INVALID, "laconic.deadline_ms"},
@@ -223,6 +224,7 @@ static void test_taken(void **state) {
         "\"laconic\":{\"deadline_ms\":5,\"on_deadline\":\"fail\",\"priority\":-3,"
         "\"penalty_scope\":\"llamacpp\",\"explain\":true,\"task_type\":\"auto\"}",
         "\"laconic\":{\"deadline_ms\":null,\"explain\":null}",
+        "\"laconic\":{\"task_type\":\"qa\",\"lint\":true}",
         "\"temperature\":null,\"top_p\":null,\"n\":null,\"stop\":null,\"seed\":null,\"tools\":null,"
         "\"logit_bias\":null,\"stream\":null,\"response_format\":null,\"laconic\":null,\"model\":"
         "null",
@@ -329,6 +331,71 @@ static const struct {
      "1.0}]"
      "},{\"role\":\"tool\",\"tool_call_id\":\"1\",\"content\":\"r\"}]}"},
 };
+
+/* What the user wrote last, whatever stands around it; its beginning, or all of it for lint. */
+static void test_user_text(void **state) {
+    (void)state;
+    static const struct {
+        const char *messages, *text;
+    } cases[] = {
+        {"[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"},"
+         "{\"role\":\"user\",\"content\":\"c\\u00e9\"},{\"role\":\"tool\",\"content\":\"d\"}]",
+         "c\xC3\xA9"},
+        {"[{\"role\":\"system\",\"content\":\"a\"}]", ""},
+        {"[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"}]}]", "a"},
+        {"[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},"
+         "{\"type\":\"text\",\"text\":\"b\"}]}]",
+         "a\nb"},
+    };
+    struct openai_request r;
+    struct error e;
+    static char text[200 * 1024];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(text, sizeof text, "{\"messages\":%s}", cases[i].messages);
+        assert_int_equal(parse(text, REQUEST_CHAT, &r, &e), STATUS_OK);
+        assert_int_equal(r.base.user_text.len, strlen(cases[i].text));
+        assert_memory_equal(r.base.user_text.data, cases[i].text, strlen(cases[i].text));
+        openai_request_free(&r);
+    }
+    /* Characters of one to four bytes, as they are and escaped, in one text and in two parts. */
+    static const char *const units[] = {"x", "\xC3\xA9", "\xE6\x9D\xB1", "\xF0\x9F\x98\x80",
+                                        "\\uD83D\\uDE00"};
+    for (size_t u = 0; u < sizeof units / sizeof *units; u++) {
+        for (int parts = 0; parts < 2; parts++) {
+            for (int lint = 0; lint < 2; lint++) {
+                size_t n = (size_t)snprintf(
+                    text, sizeof text,
+                    "{\"laconic\":{\"lint\":%s},\"messages\":[{\"role\":\"user\","
+                    "\"content\":%s\"",
+                    lint ? "true" : "false",
+                    parts ? "[{\"type\":\"text\",\"text\":\"p\"},{\"type\":\"text\",\"text\":"
+                          : "");
+                const uint32_t times = 9000;
+                for (uint32_t k = 0; k < times; k++)
+                    n += (size_t)snprintf(text + n, sizeof text - n, "%s", units[u]);
+                snprintf(text + n, sizeof text - n, "\"%s}]}", parts ? "}]" : "");
+                const size_t each = strlen(units[u]) > 4 ? 4 : strlen(units[u]);
+                const enum status s = parse(text, REQUEST_CHAT, &r, &e);
+                if (lint && each * times > REQUEST_LINT_BYTES) {
+                    assert_int_equal(s, STATUS_TOO_LARGE);
+                    assert_string_equal(e.field, "laconic.lint");
+                    openai_request_free(&r);
+                    continue;
+                }
+                assert_int_equal(s, STATUS_OK);
+                const struct text got = r.base.user_text;
+                const size_t before = parts ? 2 : 0;
+                const size_t most = REQUEST_USER_TEXT_BYTES - before;
+                const size_t want = lint ? each * times : most / each * each;
+                assert_int_equal(got.len, before + want);
+                for (size_t k = 0; k < want; k += each)
+                    assert_memory_equal(got.data + before + k,
+                                        u == 4 ? "\xF0\x9F\x98\x80" : units[u], each);
+                openai_request_free(&r);
+            }
+        }
+    }
+}
 
 static void test_messages(void **state) {
     (void)state;
@@ -455,10 +522,10 @@ static void test_http_statuses(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refused),       cmocka_unit_test(test_taken),
-        cmocka_unit_test(test_values),        cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_prompts),       cmocka_unit_test(test_tokenize),
-        cmocka_unit_test(test_http_statuses),
+        cmocka_unit_test(test_refused),  cmocka_unit_test(test_taken),
+        cmocka_unit_test(test_values),   cmocka_unit_test(test_user_text),
+        cmocka_unit_test(test_messages), cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_tokenize), cmocka_unit_test(test_http_statuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

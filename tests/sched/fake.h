@@ -391,6 +391,8 @@ struct fake_config {
     const struct chat_template *chat_template;
     const struct encoder *encoder;
     const struct label_sets *labels;
+    struct policy *policy;
+    struct sched_adapt adapt;
 };
 
 struct fake {
@@ -478,6 +480,8 @@ static inline void fake_open(struct fake *f, const struct fake_config *cfg, stru
         .ngram_drafts = cfg->ngram_drafts,
         .prefill_budget_ns = cfg->prefill_budget_ns,
         .chore_slice_ns = cfg->chore_slice_ns != 0 ? cfg->chore_slice_ns : UINT64_C(10000000000),
+        .policy = cfg->policy,
+        .adapt = cfg->adapt,
         .kv_domain = 7,
         .now_ns = fake_now,
         .now_arg = &f->clock_ns,
@@ -512,8 +516,10 @@ static inline void check_balance(const struct fake *f) {
     const struct sched_stats st = sched_stats(f->sched);
     uint64_t ended = 0;
     for (int o = 0; o < METRIC_OUTCOME_COUNT; o++)
-        ended += metric_count(m, METRIC_REQUEST,
-                              metric_outcome_task((enum metric_outcome)o, METRIC_TASK_NONE));
+        for (int task = 0; task < METRIC_TASK_COUNT; task++)
+            ended +=
+                metric_count(m, METRIC_REQUEST,
+                             metric_outcome_task((enum metric_outcome)o, (enum metric_task)task));
     assert_int_equal(metric_count(m, METRIC_REQUEST_STARTED, 0), ended + st.running);
     assert_int_equal((int)metric_value(m, METRIC_RUNNING, 0), st.running);
     assert_int_equal((int)metric_value(m, METRIC_QUEUE_DEPTH, 0), st.queued);

@@ -7,6 +7,7 @@
 
 #include "sched/gate.h"
 #include "tests/sched/fake.h"
+#include "tests/sched/policy_rig.h"
 
 enum { MAX_REQUESTS = 24, MAX_PROMPT = 200, MAX_TEXT = 4096 };
 
@@ -410,8 +411,32 @@ static void repeat_client(struct client *k, const struct client *first, struct f
     k->leaves_ns = UINT64_MAX;
 }
 
-/* whole, late, failed, left, copies, hits, drafted, accepted, with gated rows */
-static uint64_t totals[9];
+/* Texts whose tasks are clear to the built-in task model, and one that is not. */
+static const char *const user_texts[] = {
+    "Write a Python function that adds two numbers.",
+    "Write a poem about the sea in autumn.",
+    "Tom has 3 apples and buys 5 more. How many apples does he have now?",
+    "What is the capital of France?",
+    "hm",
+    "",
+};
+
+/* What the policy does to a request that was submitted while `m` was the newest model. */
+static void apply_policy(struct request *r, const struct task_model *m, bool adaptive) {
+    const bool asked = (r->set & REQUEST_SET_TASK_TYPE) != 0;
+    if (!adaptive && !asked) {
+        if (!(r->set & REQUEST_SET_TEMPERATURE)) r->temperature = 1;
+        return;
+    }
+    const char *task = asked ? metric_task_name(r->task_type) : rig_task(m, r->user_text);
+    const struct rig_preset *p = rig_preset(task);
+    if (!(r->set & REQUEST_SET_TEMPERATURE)) r->temperature = p->temperature;
+    if (!(r->set & REQUEST_SET_TOP_P)) r->top_p = p->top_p;
+    r->set |= REQUEST_SET_TEMPERATURE | REQUEST_SET_TOP_P;
+}
+
+/* whole, late, failed, left, copies, hits, drafted, accepted, presets, with gated rows */
+static uint64_t totals[10];
 
 static void run_seed(struct tokenizer *t, struct worker_pool *workers, uint64_t seed) {
     uint64_t x = mix64(seed);
@@ -434,6 +459,9 @@ static void run_seed(struct tokenizer *t, struct worker_pool *workers, uint64_t 
     };
     if (cfg.max_rows < cfg.max_batch) cfg.max_rows = cfg.max_batch;
     static struct fake f;
+    const bool with_policy = below(&x, 8) == 0, adaptive = below(&x, 4) > 0;
+    uint32_t model = 0;
+    if (with_policy) cfg.policy = rig_policy(adaptive ? POLICY_ADAPTIVE : POLICY_EXACT);
     fake_open(&f, &cfg, t, workers);
     const uint32_t n = 1 + below(&x, MAX_REQUESTS);
     struct client *clients = calloc(n, sizeof *clients);
@@ -443,7 +471,16 @@ static void run_seed(struct tokenizer *t, struct worker_pool *workers, uint64_t 
             repeat_client(&clients[i], &clients[below(&x, i)], &f, &x);
         else
             make_client(&clients[i], &f, &x, n_ctx, cfg.max_batch, calm);
-        plain_path(&f, &clients[i], n_ctx, cfg.bad_every);
+        if (!with_policy) {
+            plain_path(&f, &clients[i], n_ctx, cfg.bad_every);
+            continue;
+        }
+        struct request *r = &clients[i].r;
+        const char *text = user_texts[below(&x, sizeof user_texts / sizeof *user_texts)];
+        r->user_text = (struct text){text, strlen(text)};
+        if (below(&x, 3) == 0)
+            r->set |= REQUEST_SET_TASK_TYPE, r->task_type = (enum metric_task)below(&x, 6);
+        if (below(&x, 2) == 0) r->set &= ~(uint32_t)REQUEST_SET_TEMPERATURE;
     }
     for (uint32_t turn = 0;; turn++) {
         assert_true(turn < 200000);
@@ -453,6 +490,13 @@ static void run_seed(struct tokenizer *t, struct worker_pool *workers, uint64_t 
             struct error e;
             if (!k->submitted && k->arrives_ns <= f.clock_ns) {
                 const enum status st = sched_submit(f.sched, &k->r, &sink, k, &k->handle, &e);
+                if (st == STATUS_OK && with_policy) {
+                    /* Of the epoch that is the newest now, whatever comes later. */
+                    const uint32_t before = k->r.set;
+                    apply_policy(&k->r, rig_model(model), adaptive);
+                    totals[8] += k->r.set != before;
+                    plain_path(&f, k, n_ctx, cfg.bad_every);
+                }
                 if (st == STATUS_OK)
                     k->submitted = true;
                 else
@@ -466,6 +510,7 @@ static void run_seed(struct tokenizer *t, struct worker_pool *workers, uint64_t 
             waiting |= !k->released;
         }
         if (!waiting) break;
+        if (with_policy && below(&x, 40) == 0) rig_publish(cfg.policy, model ^= 1);
         const bool more = sched_tick(f.sched);
         check_balance(&f);
         if (!more) f.clock_ns += 50000 + below(&x, 500000);
@@ -487,12 +532,13 @@ static void run_seed(struct tokenizer *t, struct worker_pool *workers, uint64_t 
         totals[5] += k->usage.cached_tokens;
         totals[6] += k->report.drafted;
         totals[7] += k->report.accepted;
-        totals[8] += k->report.gate_there > 0;
+        totals[9] += k->report.gate_there > 0;
         assert_true(k->report.accepted <= k->report.drafted);
         assert_true(k->report.gate_attended <= k->report.gate_there);
     }
     totals[4] += f.backend.n_copies;
     fake_close(&f);
+    policy_close(cfg.policy);
     free(clients);
 }
 
@@ -517,16 +563,18 @@ static void test_random_schedules(void **state) {
     }
     running_seed = 0;
     printf("# whole %llu, late %llu, failed %llu, left %llu, page copies %llu, cached tokens %llu, "
-           "drafted %llu, accepted %llu, gated %llu\n",
+           "drafted %llu, accepted %llu, preset %llu, gated %llu\n",
            (unsigned long long)totals[0], (unsigned long long)totals[1],
            (unsigned long long)totals[2], (unsigned long long)totals[3],
            (unsigned long long)totals[4], (unsigned long long)totals[5],
            (unsigned long long)totals[6], (unsigned long long)totals[7],
-           (unsigned long long)totals[8]);
-    assert_true(totals[8] > n);
+           (unsigned long long)totals[8], (unsigned long long)totals[9]);
+    assert_true(n < 100 || totals[8] > n / 4);
+    assert_true(totals[9] > n);
     assert_true(totals[7] > n && totals[6] > totals[7]);
     worker_pool_stop(workers);
     tokenizer_free(t);
+    rig_close();
 }
 
 static int say_seed(void **state) {
