@@ -211,6 +211,7 @@ static void test_empty(void **state) {
                                          "laconic_prompt_tokens_total",
                                          "laconic_completion_tokens_total",
                                          "laconic_draft_tokens_total",
+                                         "laconic_dynamic_mask_hit_rate",
                                          "laconic_deadline_missed_total",
                                          "laconic_decode_heap_bytes_total",
                                          "laconic_connections",
