@@ -415,7 +415,10 @@ static void attention_block(const struct attention_block *t) {
 static void attention_merge(float *m, float *l, float *acc, float m_b, float l_b,
                             const float *acc_b, uint32_t head_dim) {
     const float top = *m > m_b ? *m : m_b;
-    const float a = math_expf(*m - top), b = math_expf(m_b - top);
+    /* Both at once, and inline: a call of math_expf has no FMA of its own. */
+    float scales[16];
+    v_store(scales, v_exp(v_load_n((const float[2]){*m - top, m_b - top}, 2)));
+    const float a = scales[0], b = scales[1];
     FOR_LANES(i, head_dim)
     STORE(acc, i, v_fma(LOAD(acc, i), v_set1(a), v_mul(LOAD(acc_b, i), v_set1(b))));
     *l = __builtin_fmaf(*l, a, l_b * b);
@@ -502,17 +505,24 @@ static void page_bounds(const uint8_t *k, const uint8_t *k_scale, enum kv_format
 
 static float page_score(const float *q, uint32_t n_group, uint32_t head_dim,
                         const uint16_t *bounds) {
+    enum { HEADS = 4 }; /* that share the loads */
     float best = -__builtin_inff();
-    for (uint32_t h = 0; h < n_group; h++) {
-        v16 sum = v_set1(0);
+    for (uint32_t first = 0; first < n_group; first += HEADS) {
+        const uint32_t n = n_group - first < HEADS ? n_group - first : HEADS;
+        v16 sum[HEADS];
+        UNROLL for (uint32_t h = 0; h < HEADS; h++) sum[h] = v_set1(0);
         for (uint32_t d = 0; d < head_dim; d += 16) {
-            const v16 x = v_load(q + (size_t)h * head_dim + d);
-            const v16 low = v_mul(x, v_load_f16(bounds + d));
-            const v16 high = v_mul(x, v_load_f16(bounds + head_dim + d));
-            sum = v_add(sum, v_max(low, high));
+            const v16 least = v_load_f16(bounds + d), greatest = v_load_f16(bounds + head_dim + d);
+            UNROLL for (uint32_t h = 0; h < HEADS; h++) {
+                if (h >= n) break;
+                const v16 x = v_load(q + (size_t)(first + h) * head_dim + d);
+                sum[h] = v_add(sum[h], v_max(v_mul(x, least), v_mul(x, greatest)));
+            }
         }
-        const float s = v_sum(sum);
-        best = s > best ? s : best;
+        for (uint32_t h = 0; h < n; h++) {
+            const float s = v_sum(sum[h]);
+            best = s > best ? s : best;
+        }
     }
     return best;
 }
