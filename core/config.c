@@ -113,7 +113,8 @@ static const struct knob knobs[] = {
     SEED("--seed", BIT(RUN), seed, "the same seed gives the same answer; drawn when not given"),
     CHOICE("--task-type", BIT(RUN), only_choice, "auto", "auto",
            "deterministic|open|reasoning|code|classify|qa", "kind of task"),
-    FLAG("--stats", BIT(RUN), stats, "times and token counts on standard error at the end"),
+    FLAG("--stats", BIT(RUN) | BIT(BENCH), stats,
+         "times and token counts on standard error at the end (bench: where a step's time goes)"),
     /* measuring */
     NUMBER("--prompt", BIT(BENCH), bench_prompt, "512", NULL, 0, 1048576,
            "prefill test: prompt tokens; 0 leaves it out"),

@@ -240,6 +240,7 @@ static void dense_run(struct cpu_backend *b) {
     products_add(b, INPUT_FFN, &l->gate, b->normed, b->quantised, n, NULL, b->gate, d_ff);
     products_add(b, INPUT_FFN, &l->up, b->normed, b->quantised, n, NULL, b->up, d_ff);
     products_cut(b, 2);
+    products_count(b, "gate_task");
     /* Half as many panels a task: each does two matrices. */
     struct matmul_job *gate = &b->jobs[0];
     const uint32_t n_row_tasks = (n + gate->rows_per_task - 1) / gate->rows_per_task;

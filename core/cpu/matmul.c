@@ -1,6 +1,7 @@
 #include "core/cpu/layout.h"
 
 #include "core/check.h"
+#include "core/clock.h"
 
 const struct matmul_kernels *matmul_kernels(enum cpu_isa isa) {
     switch (isa) {
@@ -84,4 +85,17 @@ struct matmul_task matmul_task_size(const struct packed_matrix *m, enum activati
     struct matmul_task task = {.panels = panels < 1 ? 1 : (uint32_t)panels, .rows = rows};
     if (task.panels > m->n_panels) task.panels = m->n_panels;
     return task;
+}
+
+double matmul_dot_rate(enum cpu_isa isa, enum activation_format format) {
+    enum { RUNS = 100, ROUNDS = 4000 };
+    const struct matmul_kernels *k = matmul_kernels(isa);
+    double best = 0;
+    for (int r = 0; k != NULL && k->dots != NULL && r < RUNS; r++) {
+        const uint64_t start_ns = clock_now_ns();
+        const uint64_t done = k->dots(format, ROUNDS);
+        const double rate = (double)done / ((double)(clock_now_ns() - start_ns) * 1e-9);
+        best = rate > best ? rate : best;
+    }
+    return best;
 }

@@ -89,6 +89,28 @@ static void products_task(void *arg, uint32_t task, uint32_t worker) {
     job_compute(b, &b->jobs[i], job_range(&b->jobs[i], task));
 }
 
+/* What the products of a phase are called in a benchmark's report. */
+static const char *products_name(const struct cpu_backend *b) {
+    const struct packed_matrix *m = b->jobs[0].matrix;
+    const struct cpu_layer *l = b->layer;
+    return m == &l->q || m == &l->k ? "q k v"
+           : m == &l->o             ? "o"
+           : m == &l->down          ? "down"
+                                    : "experts";
+}
+
+void products_count(struct cpu_backend *b, const char *name) {
+    struct cpu_phase *count = phase_count(b, name);
+    for (uint32_t i = 0; count != NULL && i < b->n_jobs; i++) {
+        const struct packed_matrix *m = b->jobs[i].matrix;
+        count->weight_bytes += (double)m->panel_bytes * m->n_panels;
+        count->multiply_adds += (double)m->n * m->k * b->jobs[i].x.n_rows;
+    }
+}
+
 void products_run(struct cpu_backend *b) {
-    if (b->n_jobs > 0) phase(b, products_task, products_cut(b, b->n_jobs));
+    if (b->n_jobs == 0) return;
+    const char *name = products_name(b);
+    products_count(b, name);
+    phase_named(b, name, products_task, products_cut(b, b->n_jobs));
 }
