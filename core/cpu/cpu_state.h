@@ -164,6 +164,9 @@ void products_add(struct cpu_backend *b, enum cpu_input in, const struct packed_
                   float *out, size_t out_stride);
 /* How each job is cut: all of one phase are looked at together. Returns the number of tasks. */
 uint32_t products_cut(struct cpu_backend *b, uint32_t n_jobs);
+/* Panels a task, near `want`, with which the busiest worker has least to do when the first jobs,
+ * whose panels cost the same, are handed out. Their rows_per_task are set. */
+uint32_t products_even(const struct cpu_backend *b, uint32_t n_jobs, uint32_t want);
 void products_run(struct cpu_backend *b);
 /* Enters the work of the jobs at hand under that phase, where somebody counts. */
 void products_count(struct cpu_backend *b, const char *name);
