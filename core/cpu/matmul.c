@@ -13,8 +13,13 @@ const struct matmul_kernels *matmul_kernels(enum cpu_isa isa) {
     case CPU_ISA_AVXVNNI:
         return &matmul_avxvnni;
     case CPU_ISA_AVX512:
-    case CPU_ISA_AMX:
         return &matmul_avx512;
+    case CPU_ISA_AMX: {
+        struct cpu_features f;
+        cpu_features_detect(&f);
+        return cpu_isa_supported(&f, CPU_ISA_AMX) && matmul_tiles_work() ? &matmul_amx
+                                                                         : &matmul_avx512;
+    }
 #elif defined(__aarch64__)
     case CPU_ISA_NEON:
         return &matmul_neon;

@@ -98,7 +98,8 @@ struct matmul_kernels {
     uint64_t (*dots)(enum activation_format format, uint64_t rounds);
 };
 
-/* The table of an instruction set (AMX: the AVX-512 one). NULL when the set is not built for this
+/* The table of an instruction set. AMX: the AVX-512 one where the tiles are missing or fail a trial
+ * (done anew by each call). NULL when the set is not built for this
  * processor family; whether the machine has it is the caller's question (core/cpu_features.h). */
 const struct matmul_kernels *matmul_kernels(enum cpu_isa isa);
 

@@ -144,3 +144,4 @@ kernels_quantise_row(enum activation_format format, const float *x, uint32_t n_b
 #define KERNELS      matmul_avx512
 #define KERNELS_NAME "avx512"
 #include "core/cpu/matmul_simd.h"
+#include "core/cpu/matmul_tiles.h"
