@@ -65,7 +65,7 @@ ALL_LIBS    := $(LIB_cmd) $(LIB_io) $(LIB_sched) $(LIB_models) $(LIB_jit) $(LIB_
 BIN := $(BUILD)/laconic
 
 .PHONY: all serve test test-long test-core test-alloc test-jit test-models test-sched test-io test-cmd test-softgpu \
-        asan ubsan tsan fuzz perf perf-quick lint format setup cov clean help
+        asan ubsan tsan fuzz perf perf-quick perf-cpu lint format setup cov clean help
 all: $(BIN)
 
 $(BIN): $(BUILD)/obj/cmd/main.o $(ALL_LIBS)
@@ -181,6 +181,11 @@ perf: all
 	@perf/run.sh
 perf-quick: all
 	@QUICK=1 perf/run.sh
+$(BUILD)/perf/cpu/kernels: $(BUILD)/obj/perf/cpu/kernels.o $(LIB_core) $(LIB_alloc)
+	@mkdir -p $(@D)
+	@$(CC) $(LDFLAGS) -o $@ $< -Wl,--start-group $(LIB_core) $(LIB_alloc) -Wl,--end-group $(LIBS)
+perf-cpu: all $(BUILD)/perf/cpu/kernels
+	@BUILD=$(BUILD) perf/cpu/run.sh
 clean:
 	rm -rf build
 help:
@@ -189,3 +194,4 @@ help:
 	@echo "make test-long  test, plus the slow ones (soak, 10,000 requests, second model)"
 	@echo "make asan|ubsan|tsan  the suite under a sanitizer    make fuzz   each fuzzer for a minute"
 	@echo "make perf       side by side with the peer           make lint   include table, style, format"
+	@echo "make perf-cpu   each CPU kernel against this machine's limits; where a step's time goes"

@@ -10,6 +10,7 @@
 #include "cmd/engine.h"
 #include "cmd/usage.h"
 #include "core/clock.h"
+#include "core/cpu/cpu_backend.h"
 #include "core/json_writer.h"
 #include "core/rng.h"
 
@@ -24,6 +25,7 @@ struct bench {
     uint32_t n_prompt;
     double *rates; /* [reps] */
     struct json_writer *json;
+    struct cpu_phases phases;
 };
 
 static uint32_t larger(uint32_t a, uint32_t b) {
@@ -117,6 +119,35 @@ static void report(struct bench *b, const char *name) {
     json_write_object_end(b->json);
 }
 
+/* The second figure takes every whole run of a phase for as short as its shortest: what is left
+ * when another process took the CPU now and then. */
+static void report_phases(const struct bench *b) {
+    const struct cpu_phases *p = &b->phases;
+    const struct cpu_phase *step = NULL;
+    for (uint32_t i = 0; i < p->n; i++)
+        if (strcmp(p->of[i].name, "step") == 0) step = &p->of[i];
+    if (step == NULL) return;
+    const double steps = (double)step->runs;
+    double least = 0, between_ns = (double)step->ns;
+    fprintf(stderr, "  %-22s %10s %10s %6s %8s %8s\n", "phase", "us/step", "least", "runs", "GB/s",
+            "Gmac/s");
+    for (uint32_t i = 0; i < p->n; i++) {
+        const struct cpu_phase *f = &p->of[i];
+        const double least_ns = (double)f->whole_runs * (double)f->least_ns;
+        fprintf(stderr, "  %-22s %10.1f %10.1f %6.0f", f->name, (double)f->ns / steps / 1e3,
+                least_ns / steps / 1e3, (double)f->runs / steps);
+        if (f->multiply_adds > 0)
+            fprintf(stderr, " %8.2f %8.1f", f->weight_bytes / least_ns,
+                    f->multiply_adds / least_ns);
+        fputc('\n', stderr);
+        if (f == step) continue;
+        least += least_ns;
+        between_ns -= (double)f->ns;
+    }
+    fprintf(stderr, "  %-22s %10.1f\n", "between phases", between_ns / steps / 1e3);
+    fprintf(stderr, "  %-22s %10s %10.1f\n", "sum of least", "", least / steps / 1e3);
+}
+
 /* batch 0: prefill. */
 static enum status one_test(struct bench *b, uint32_t batch, struct error *e) {
     const struct config *c = b->c;
@@ -129,6 +160,9 @@ static enum status one_test(struct bench *b, uint32_t batch, struct error *e) {
     enum status s = batch == 0
                         ? prefill(b, c->bench_depth, c->bench_prompt < 32 ? c->bench_prompt : 32, e)
                         : decode(b, batch, c->bench_gen < 4 ? c->bench_gen : 4, e);
+    const bool counts = c->stats && strcmp(b->g->backend->ops->name, "cpu") == 0;
+    b->phases.n = 0;
+    if (counts) cpu_backend_set_phases(b->g->backend, &b->phases);
     for (uint32_t r = 0; r < c->bench_reps && s == STATUS_OK; r++) {
         const uint64_t t0 = clock_now_ns();
         s = batch == 0 ? prefill(b, c->bench_depth, c->bench_prompt, e)
@@ -137,6 +171,7 @@ static enum status one_test(struct bench *b, uint32_t batch, struct error *e) {
         b->rates[r] = (batch == 0 ? c->bench_prompt : (double)c->bench_gen * batch) / seconds;
     }
     if (s == STATUS_OK) report(b, name);
+    if (s == STATUS_OK && counts) report_phases(b);
     return s;
 }
 

@@ -13,6 +13,7 @@
 #include "cmd/usage.h"
 #include "core/buffer.h"
 #include "core/clock.h"
+#include "core/cpu/matmul.h"
 #include "core/cpu_features.h"
 #include "core/cuda.h"
 #include "core/json_writer.h"
@@ -123,6 +124,10 @@ int cmd_doctor(int argc, char **argv) {
     const double one = read_bandwidth(1, buffer.data);
     const double all = cores > 1 ? read_bandwidth(cores, buffer.data) : one;
     region_free(&buffer);
+    double dots[CPU_ISA_COUNT][2] = {{0}};
+    for (int i = 0; i < CPU_ISA_COUNT; i++)
+        for (int class = 0; class < 2 && cpu_isa_supported(&f, (enum cpu_isa)i); class ++)
+            dots[i][class] = matmul_dot_rate((enum cpu_isa)i, (enum activation_format) class);
 
     struct buffer out;
     buffer_init(&out, 1 << 20);
@@ -143,6 +148,15 @@ int cmd_doctor(int argc, char **argv) {
         json_write_key(&j, "ram_bytes"), json_write_uint(&j, ram);
         json_write_key(&j, "read_bytes_per_s_1_thread"), json_write_double(&j, round(one));
         json_write_key(&j, "read_bytes_per_s_all_threads"), json_write_double(&j, round(all));
+        json_write_key(&j, "multiply_adds_per_s_1_thread"), json_write_object(&j);
+        for (int i = 0; i < CPU_ISA_COUNT; i++) {
+            if (dots[i][0] == 0) continue;
+            json_write_key(&j, cpu_isa_name((enum cpu_isa)i)), json_write_object(&j);
+            json_write_key(&j, "int16"), json_write_double(&j, round(dots[i][ACTIVATION_INT16]));
+            json_write_key(&j, "int8"), json_write_double(&j, round(dots[i][ACTIVATION_INT8]));
+            json_write_object_end(&j);
+        }
+        json_write_object_end(&j);
         json_write_key(&j, "io_uring"), json_write_string(&j, uring);
         json_write_key(&j, "epoll"), json_write_string(&j, epoll);
         json_write_key(&j, "kernel"), json_write_string(&j, u.release);
@@ -166,6 +180,13 @@ int cmd_doctor(int argc, char **argv) {
                       "read bandwidth   %.1f GB/s with 1 thread, %.1f GB/s with %u (measured, "
                       "%d MiB)\n",
                       one / 1e9, all / 1e9, cores, READ_BYTES >> 20);
+        for (int i = 0; i < CPU_ISA_COUNT; i++)
+            if (dots[i][0] > 0)
+                buffer_printf(&out,
+                              "%-16s %.0f G multiply-adds/s of the int16 class, %.0f of the int8 "
+                              "class (1 thread, measured)\n",
+                              cpu_isa_name((enum cpu_isa)i), dots[i][ACTIVATION_INT16] / 1e9,
+                              dots[i][ACTIVATION_INT8] / 1e9);
         buffer_printf(&out, "huge pages       %s\n", thp[0] != '\0' ? thp : "unknown");
         buffer_printf(&out, "kernel           %s %s\nio_uring         %s\nepoll            %s\n",
                       u.sysname, u.release, uring, epoll);

@@ -125,7 +125,8 @@ static const struct knob knobs[] = {
     CHOICE("--task-type", BIT(RUN), task_type, "auto",
            "auto|deterministic|open|reasoning|code|classify|qa", NULL,
            "kind of task: presets --temp and --top-p where they are not given; auto is none"),
-    FLAG("--stats", BIT(RUN), stats, "times and token counts on standard error at the end"),
+    FLAG("--stats", BIT(RUN) | BIT(BENCH), stats,
+         "times and token counts on standard error at the end (bench: where a step's time goes)"),
     /* measuring */
     NUMBER("--prompt", BIT(BENCH), bench_prompt, "512", NULL, 0, 1048576,
            "prefill test: prompt tokens; 0 leaves it out"),

@@ -314,6 +314,40 @@ static void pack_all(struct cpu_backend *b) {
     if (cfg->progress != NULL) cfg->progress(cfg->progress_arg, 1);
 }
 
+/* Time by phase. */
+
+struct cpu_phase *phase_count(struct cpu_backend *b, const char *name) {
+    struct cpu_phases *p = b->phases;
+    if (p == NULL) return NULL;
+    for (uint32_t i = 0; i < p->n; i++)
+        if (strcmp(p->of[i].name, name) == 0) return &p->of[i];
+    if (p->n == CPU_PHASES_MAX) return NULL;
+    p->of[p->n] = (struct cpu_phase){.name = name};
+    return &p->of[p->n++];
+}
+
+static void phase_add(struct cpu_phase *p, uint64_t ns, uint32_t n_tasks) {
+    if (p == NULL) return;
+    p->runs++;
+    p->ns += ns;
+    if (n_tasks < p->most_tasks) return;
+    if (n_tasks > p->most_tasks) p->whole_runs = 0;
+    if (p->whole_runs++ == 0 || ns < p->least_ns) p->least_ns = ns;
+    p->most_tasks = n_tasks;
+}
+
+void phase_named(struct cpu_backend *b, const char *name, worker_fn *fn, uint32_t n_tasks) {
+    struct cpu_phase *count = phase_count(b, name);
+    const uint64_t start_ns = count != NULL ? clock_now_ns() : 0;
+    worker_pool_run(b->cfg.workers, fn, b, n_tasks);
+    if (count == NULL) return;
+    phase_add(count, clock_now_ns() - start_ns, n_tasks);
+}
+
+void cpu_backend_set_phases(struct backend *backend, struct cpu_phases *phases) {
+    ((struct cpu_backend *)backend)->phases = phases;
+}
+
 /* A step. */
 
 static void copy_task(void *arg, uint32_t task, uint32_t worker) {
@@ -415,6 +449,7 @@ static enum status cpu_submit(struct backend *backend, struct step *s) {
     for (uint32_t r = 0; r < s->n_rows; r++) s->next_layers[r] = (uint16_t)b->cfg.plan->n_layers;
     s->status = STATUS_OK;
     s->done_ns = clock_now_ns();
+    phase_add(phase_count(b, "step"), s->done_ns - s->submit_ns, 1);
     b->finished = s;
     return STATUS_OK;
 }

@@ -18,4 +18,25 @@ size_t cpu_backend_footprint(const struct backend_config *cfg);
 enum status cpu_backend_init(void *mem, const struct backend_config *cfg, struct backend **out,
                              struct error *e);
 
+/* Where the time of steps goes, phase by phase: for benchmarks. A phase is one hand-out of tasks to
+ * the workers, named after its function or, for matrix products, its matrix; `step` is all of it.
+ */
+enum { CPU_PHASES_MAX = 32 };
+struct cpu_phase {
+    const char *name;
+    uint64_t runs, ns;
+    double weight_bytes, multiply_adds; /* of matrix products */
+    /* Of its runs with the most tasks (a prefill's last layer computes one row), how many, and the
+     * shortest: what the phase takes when no other process interferes. */
+    uint32_t most_tasks;
+    uint64_t whole_runs, least_ns;
+};
+struct cpu_phases {
+    uint32_t n;
+    struct cpu_phase of[CPU_PHASES_MAX]; /* in the order of their first run */
+};
+/* Adds the steps from now on to *phases, which outlives the backend or is replaced (NULL: none).
+ * Between steps only. `b` is a CPU backend. Costs two clock readings a phase. */
+void cpu_backend_set_phases(struct backend *b, struct cpu_phases *phases);
+
 #endif

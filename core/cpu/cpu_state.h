@@ -156,14 +156,16 @@ struct cpu_backend {
     const struct cpu_layer *layer;
     struct matmul_job *jobs; /* [max(8, 2 n_experts_max)] */
     uint32_t n_jobs;
+    struct cpu_phases *phases; /* NULL: not counted */
     uint32_t head_first_output, head_last_output, head_n_rows;
     uint32_t head_row[HEAD_ROWS];
 };
 
 /* Runs a phase. */
-static inline void phase(struct cpu_backend *b, worker_fn *fn, uint32_t n_tasks) {
-    worker_pool_run(b->cfg.workers, fn, b, n_tasks);
-}
+#define phase(b, fn, n_tasks) phase_named(b, #fn, fn, n_tasks)
+void phase_named(struct cpu_backend *b, const char *name, worker_fn *fn, uint32_t n_tasks);
+/* The entry of that name, or NULL: nobody counts. */
+struct cpu_phase *phase_count(struct cpu_backend *b, const char *name);
 static inline uint32_t row_tasks(uint32_t n_rows) {
     return (n_rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK;
 }
@@ -178,7 +180,12 @@ void products_add(struct cpu_backend *b, enum cpu_input in, const struct packed_
                   float *out, size_t out_stride);
 /* How each job is cut: all of one phase are looked at together. Returns the number of tasks. */
 uint32_t products_cut(struct cpu_backend *b, uint32_t n_jobs);
+/* Panels a task, near `want`, with which the busiest worker has least to do when the first jobs,
+ * whose panels cost the same, are handed out. Their rows_per_task are set. */
+uint32_t products_even(const struct cpu_backend *b, uint32_t n_jobs, uint32_t want);
 void products_run(struct cpu_backend *b);
+/* Enters the work of the jobs at hand under that phase, where somebody counts. */
+void products_count(struct cpu_backend *b, const char *name);
 /* The part of job `j` that `task` is: sets the ranges and computes it. */
 struct job_range {
     uint32_t row0, row1, panel0, panel1;

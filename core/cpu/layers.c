@@ -240,10 +240,11 @@ static void dense_run(struct cpu_backend *b) {
     products_add(b, INPUT_FFN, &l->gate, b->normed, b->quantised, n, NULL, b->gate, d_ff);
     products_add(b, INPUT_FFN, &l->up, b->normed, b->quantised, n, NULL, b->up, d_ff);
     products_cut(b, 2);
+    products_count(b, "gate_task");
     /* Half as many panels a task: each does two matrices. */
     struct matmul_job *gate = &b->jobs[0];
     const uint32_t n_row_tasks = (n + gate->rows_per_task - 1) / gate->rows_per_task;
-    gate->panels_per_task = (gate->panels_per_task + 1) / 2;
+    gate->panels_per_task = products_even(b, 1, (gate->panels_per_task + 1) / 2);
     gate->n_panel_tasks = (l->gate.n_panels + gate->panels_per_task - 1) / gate->panels_per_task;
     phase(b, gate_task, gate->n_panel_tasks * n_row_tasks);
     if (reads_quantised(b, INPUT_DOWN, &l->down)) phase(b, gated_quantise_task, row_tasks(n));

@@ -146,7 +146,10 @@ static inline const uint8_t *packed_panel(const struct packed_matrix *m, uint32_
 }
 
 #if defined(__x86_64__)
-extern const struct matmul_kernels matmul_avx2, matmul_avxvnni, matmul_avx512;
+extern const struct matmul_kernels matmul_avx2, matmul_avxvnni, matmul_avx512, matmul_amx;
+/* A product of known bytes through the tile unit, which the processor must have: whether it came
+ * out right. */
+bool matmul_tiles_work(void);
 #elif defined(__aarch64__)
 extern const struct matmul_kernels matmul_neon;
 #endif

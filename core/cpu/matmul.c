@@ -1,6 +1,7 @@
 #include "core/cpu/layout.h"
 
 #include "core/check.h"
+#include "core/clock.h"
 
 const struct matmul_kernels *matmul_kernels(enum cpu_isa isa) {
     switch (isa) {
@@ -12,8 +13,13 @@ const struct matmul_kernels *matmul_kernels(enum cpu_isa isa) {
     case CPU_ISA_AVXVNNI:
         return &matmul_avxvnni;
     case CPU_ISA_AVX512:
-    case CPU_ISA_AMX:
         return &matmul_avx512;
+    case CPU_ISA_AMX: {
+        struct cpu_features f;
+        cpu_features_detect(&f);
+        return cpu_isa_supported(&f, CPU_ISA_AMX) && matmul_tiles_work() ? &matmul_amx
+                                                                         : &matmul_avx512;
+    }
 #elif defined(__aarch64__)
     case CPU_ISA_NEON:
         return &matmul_neon;
@@ -84,4 +90,17 @@ struct matmul_task matmul_task_size(const struct packed_matrix *m, enum activati
     struct matmul_task task = {.panels = panels < 1 ? 1 : (uint32_t)panels, .rows = rows};
     if (task.panels > m->n_panels) task.panels = m->n_panels;
     return task;
+}
+
+double matmul_dot_rate(enum cpu_isa isa, enum activation_format format) {
+    enum { RUNS = 100, ROUNDS = 4000 };
+    const struct matmul_kernels *k = matmul_kernels(isa);
+    double best = 0;
+    for (int r = 0; k != NULL && k->dots != NULL && r < RUNS; r++) {
+        const uint64_t start_ns = clock_now_ns();
+        const uint64_t done = k->dots(format, ROUNDS);
+        const double rate = (double)done / ((double)(clock_now_ns() - start_ns) * 1e-9);
+        best = rate > best ? rate : best;
+    }
+    return best;
 }

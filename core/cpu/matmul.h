@@ -92,11 +92,20 @@ struct matmul_kernels {
      * rows `out_stride` floats apart; bias [n] may be NULL. CHECKs that x->format suits m->type. */
     void (*matmul)(const struct packed_matrix *m, const struct activations *x, const float *bias,
                    uint32_t panel0, uint32_t panel1, float *out, size_t out_stride);
+    /* The instruction roofline of INT16 or INT8: `rounds` times the set's dot instructions on
+     * registers, nothing else. Returns the multiply-adds of whole activations that this makes, for
+     * the caller to time. NULL for scalar. */
+    uint64_t (*dots)(enum activation_format format, uint64_t rounds);
 };
 
-/* The table of an instruction set (AMX: the AVX-512 one). NULL when the set is not built for this
+/* The table of an instruction set. AMX: the AVX-512 one where the tiles are missing or fail a trial
+ * (done anew by each call). NULL when the set is not built for this
  * processor family; whether the machine has it is the caller's question (core/cpu_features.h). */
 const struct matmul_kernels *matmul_kernels(enum cpu_isa isa);
+
+/* Multiply-adds a second that one thread of this machine makes in the dot instructions of a set it
+ * has: measured, the best of some short runs (about 2 ms in all). 0 where there are none. */
+double matmul_dot_rate(enum cpu_isa isa, enum activation_format format);
 
 /* A task of about 40 microseconds: rows (multiple of 8) x panels. Every split gives the same bits.
  */

@@ -4,9 +4,9 @@
  * magnitudes, their signs moved to the activations. */
 #include "core/cpu/simd_256.h"
 
-enum { ROWS_AT_ONCE = 4 };
-
 #define SIGNED_BYTES(format) ((format) == ACTIVATION_INT8)
+#define ROWS_AT_ONCE(n)      4u
+#define PASSES_TOGETHER(n)   false
 
 struct wide {
     vb v[16];

@@ -2,14 +2,17 @@
 
 #include <immintrin.h>
 #include <math.h>
+#include <stdbool.h>
 
-enum { LANES = 16, ROWS_AT_ONCE = 8 };
+enum { LANES = 16 };
 typedef float vf __attribute__((vector_size(64)));
 typedef int32_t vi __attribute__((vector_size(64)));
 typedef uint8_t vb __attribute__((vector_size(64)));
 typedef uint16_t vh __attribute__((vector_size(64)));
 
 #define SIGNED_BYTES(format) false
+#define ROWS_AT_ONCE(n)      8u
+#define PASSES_TOGETHER(n)   true
 
 static inline vb v_load(const uint8_t *p) {
     return (vb)_mm512_loadu_si512(p);
@@ -68,6 +71,35 @@ static inline vi v_dot_quad(enum activation_format format, bool is_signed, const
     return dot4(v, w->v[t], x + 32 * pass + 4 * t);
 }
 
+/* v_dot_row with the address spelt out: left to itself, gcc 12 computes most of the 128 addresses
+ * of a block of 8 rows one by one, and the kernel is bound by those instructions. */
+#define DOT_AT(index, scale)                                                                       \
+    __asm__("vpdpbusd %c[at](%[x],%[i]," #scale ")%{1to16%}, %[w], %[v]"                           \
+            : [v] "+v"(v)                                                                          \
+            : [w] "v"(w), [x] "r"(x), [i] "r"(index), [at] "i"(at), "m"(*(const uint8_t(*)[64])x))
+static inline __attribute__((always_inline)) vi dot4_row(vi v, vb w, const uint8_t *x,
+                                                         size_t stride, size_t stride3,
+                                                         size_t stride5, size_t stride7,
+                                                         const uint32_t r, const int at) {
+    if (r == 0) {
+        __asm__("vpdpbusd %c[at](%[x])%{1to16%}, %[w], %[v]"
+                : [v] "+v"(v)
+                : [w] "v"(w), [x] "r"(x), [at] "i"(at), "m"(*(const uint8_t(*)[64])x));
+    }
+    if (r == 1) DOT_AT(stride, 1);
+    if (r == 2) DOT_AT(stride, 2);
+    if (r == 3) DOT_AT(stride3, 1);
+    if (r == 4) DOT_AT(stride, 4);
+    if (r == 5) DOT_AT(stride5, 1);
+    if (r == 6) DOT_AT(stride3, 2);
+    if (r == 7) DOT_AT(stride7, 1);
+    return v;
+}
+#define v_dot_row(format, is_signed, w, t, pass, rows, r, acc)                                     \
+    ((void)(format), (void)(is_signed),                                                            \
+     dot4_row(acc, (w)->v[t], (rows)->x, (rows)->stride, (rows)->stride3, (rows)->stride5,         \
+              (rows)->stride7, r, 32 * (pass) + 4 * (t)))
+
 static inline __attribute__((always_inline)) void
 kernels_quantise_row(enum activation_format format, const float *x, uint32_t n_blocks,
                      uint8_t *dst) {
@@ -112,3 +144,4 @@ kernels_quantise_row(enum activation_format format, const float *x, uint32_t n_b
 #define KERNELS      matmul_avx512
 #define KERNELS_NAME "avx512"
 #include "core/cpu/matmul_simd.h"
+#include "core/cpu/matmul_tiles.h"

@@ -1,8 +1,11 @@
 #include "core/cpu/simd_256.h"
 
-enum { ROWS_AT_ONCE = 4 };
-
 #define SIGNED_BYTES(format) false
+/* Sixteen registers: two rows with both sums spill nothing, but unpack each weight for every two
+ * rows. Measured on a Zen 5 (perf/cpu/kernels, Q4_1 576 x 576, multiply-adds per ns): tiles of 8,
+ * 98 against 90 of the int16 class, 163 against 154 of int8; tiles of 4, 76 against 87. */
+#define ROWS_AT_ONCE(n)    ((n) == 8 ? 2u : 4u)
+#define PASSES_TOGETHER(n) ((n) == 8)
 
 struct wide {
     vb v[8];

@@ -3,7 +3,7 @@
 #include <arm_neon.h>
 #include <math.h>
 
-enum { LANES = 4, ROWS_AT_ONCE = 8 };
+enum { LANES = 4 };
 typedef float vf __attribute__((vector_size(16)));
 typedef int32_t vi __attribute__((vector_size(16)));
 typedef uint8_t vb __attribute__((vector_size(16)));
@@ -11,6 +11,8 @@ typedef uint16_t vh __attribute__((vector_size(16)));
 
 /* sdot multiplies signed bytes by signed bytes. */
 #define SIGNED_BYTES(format) true
+#define ROWS_AT_ONCE(n)      8u
+#define PASSES_TOGETHER(n)   true
 
 static inline vb v_load(const uint8_t *p) {
     return (vb)vld1q_u8(p);

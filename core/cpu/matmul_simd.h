@@ -6,7 +6,11 @@
  *   v_dot_quad(format, signed, w, t, pass, x, v)
  *                             v + the products of quad t with the block at x
  *   DOT_PASSES(format)        2: pass 0 multiplies the high bytes, pass 1 the low ones; 1: whole
- * values ROWS_AT_ONCE              rows whose sums are kept in registers together
+ * values
+ *   ROWS_AT_ONCE(n)           of a tile of n rows (1, 2, 4, 8), those whose sums are kept in
+ *                             registers together; >= n / 4
+ *   PASSES_TOGETHER(n)        whether the registers hold two sums of each: short chains, and no
+ *                             weight waits in a register; else low bytes come after high ones
  *   SIGNED_BYTES(format)      whether 8-bit weights are handed to wide_set as int8 (u ^ 0x80)
  *   kernels_quantise_row      the table's quantiser
  *   KERNELS, KERNELS_NAME     the table to define
@@ -138,14 +142,55 @@ INLINE void block_scales(enum tensor_type type, const uint8_t *s, int lane, uint
     }
 }
 
-/* v[r] += the products of quads [first, last) with rows [r0, r0 + ROWS_AT_ONCE): quad by quad over
- * all rows, so that as many chains of additions run side by side as there are rows. */
-INLINE void dot_pass(enum activation_format format, bool is_signed, const struct wide *w, int first,
-                     int last, int pass, const uint8_t *x, size_t row_bytes, uint32_t r0,
-                     uint32_t n_rows, vi *v) {
+/* Rows at one block, with the multiples of their distance that no addressing mode makes. */
+struct rows_at {
+    const uint8_t *x;
+    size_t stride, stride3, stride5, stride7;
+};
+INLINE const uint8_t *row_at(const struct rows_at *a, const uint32_t r) {
+    return a->x + (r == 3   ? a->stride3
+                   : r == 5 ? a->stride5
+                   : r == 6 ? 2 * a->stride3
+                   : r == 7 ? a->stride7
+                            : r * a->stride);
+}
+#ifndef v_dot_row
+/* v + the products of quad t with row r. */
+#define v_dot_row(format, is_signed, w, t, pass, rows, r, v)                                       \
+    v_dot_quad(format, is_signed, w, t, pass, row_at(rows, r), v)
+#endif
+
+/* What a scale sub-block's sums become, for one row whose activation_sums are at `field`: the
+ * offset that its products are to be corrected by, the scale and the sum that meet dw and mw. */
+struct row_terms {
+    vi offset;
+    vf scale, sum;
+};
+INLINE struct row_terms row_terms(const bool halves, const bool has_min, const bool has_offset,
+                                  const int offset_shift, const int sub, const uint8_t *field) {
+    struct row_terms t;
+    vi sum = (vi){0};
+    if (halves || has_offset) {
+        const size_t whole = offsetof(struct activation_sums, offset);
+        const size_t low = offsetof(struct activation_sums, offset_low);
+        sum = v_broadcast_i(field + (halves && sub == 0 ? low : whole));
+        if (halves && sub == 1) sum = sum - v_broadcast_i(field + low);
+    }
+    t.offset = has_offset ? sum >> offset_shift : sum;
+    t.scale = v_broadcast_f(field + offsetof(struct activation_sums, scale));
+    t.sum = !has_min ? t.scale
+            : halves ? t.scale * v_to_float(-(sum >> 7))
+                     : v_broadcast_f(field + offsetof(struct activation_sums, scaled_sum));
+    return t;
+}
+
+/* v[r] += the products of quads [first, last) with rows [r0, r1): quad by quad over all rows, so
+ * that as many chains of additions run side by side as there are rows. */
+INLINE void dot_pass(enum activation_format format, bool is_signed, const struct wide *w,
+                     const int first, const int last, const int pass, const struct rows_at *rows,
+                     const uint32_t r0, const uint32_t r1, vi *v) {
 #define ROW(r, t)                                                                                  \
-    if ((r) >= r0 && (r) < r0 + ROWS_AT_ONCE && (r) < n_rows)                                      \
-        v[r] = v_dot_quad(format, is_signed, w, t, pass, x + (r)*row_bytes, v[r]);
+    if ((r) >= r0 && (r) < r1) v[r] = v_dot_row(format, is_signed, w, t, pass, rows, r, v[r]);
 #define X(t)                                                                                       \
     if ((t) >= first && (t) < last) {                                                              \
         ROW(0, t) ROW(1, t) ROW(2, t) ROW(3, t) ROW(4, t) ROW(5, t) ROW(6, t) ROW(7, t)            \
@@ -155,55 +200,75 @@ INLINE void dot_pass(enum activation_format format, bool is_signed, const struct
 #undef ROW
 }
 
-/* One scale sub-block, quads [first, last), of rows [r0, r0 + ROWS_AT_ONCE). */
-INLINE void rows_sub_block(enum tensor_type type, enum activation_format format, int sub,
-                           const struct wide *w, const struct scales *s, const uint8_t *x,
-                           size_t row_bytes, uint32_t r0, uint32_t n_rows, vf *acc) {
+/* The same over the high and the low bytes at once, into two sums a row; quads are unpacked as they
+ * are met, two of a vector of nibbles one after the other. */
+INLINE void dot_both(enum tensor_type type, enum activation_format format, bool is_signed,
+                     const uint8_t *q, const int sub, const struct rows_at *rows, const uint32_t r0,
+                     const uint32_t r1, vi *high, vi *low) {
+    const bool halves = packed_layout(type).halves;
+#define ROW(r, t)                                                                                  \
+    if ((r) >= r0 && (r) < r1) {                                                                   \
+        high[r] = v_dot_row(format, is_signed, &w, t, 0, rows, r, high[r]);                        \
+        if (DOT_PASSES(format) == 2)                                                               \
+            low[r] = v_dot_row(format, is_signed, &w, t, 1, rows, r, low[r]);                      \
+    }
+#define QUAD(t)                                                                                    \
+    {                                                                                              \
+        struct wide w;                                                                             \
+        const vb u = unpack_quad(type, q, t);                                                      \
+        wide_set(&w, format, t, is_signed ? u ^ 0x80 : u);                                         \
+        ROW(0, t) ROW(1, t) ROW(2, t) ROW(3, t) ROW(4, t) ROW(5, t) ROW(6, t) ROW(7, t)            \
+    }
+    if (!halves) {
+        QUAD(0) QUAD(4) QUAD(1) QUAD(5) QUAD(2) QUAD(6) QUAD(3) QUAD(7)
+    } else if (sub == 0) {
+        QUAD(0) QUAD(1) QUAD(2) QUAD(3)
+    } else {
+        QUAD(4) QUAD(5) QUAD(6) QUAD(7)
+    }
+#undef QUAD
+#undef ROW
+}
+
+/* One scale sub-block of rows [r0, r1), of the block at q whose unpacked weights are w. */
+INLINE void rows_sub_block(enum tensor_type type, enum activation_format format, const int sub,
+                           const bool together, const uint8_t *q, const struct wide *w,
+                           const struct scales *s, const struct rows_at *rows, const uint32_t r0,
+                           const uint32_t r1, vf *acc) {
     const struct packed_layout l = packed_layout(type);
     const bool is_signed = SIGNED_BYTES(format) && l.offset_shift == 0;
     const bool has_offset = l.offset_shift < 8 && !is_signed;
     const int first = l.halves ? 4 * sub : 0, last = l.halves ? first + 4 : 8;
-    const uint8_t *sums = x + (format == ACTIVATION_INT16 ? 64 : 32);
-    const int passes = DOT_PASSES(format);
-    vi v[8], sum[8];
-#define EACH_ROW(X)    X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
-#define IN_GROUP(r)    ((r) >= r0 && (r) < r0 + ROWS_AT_ONCE && (r) < n_rows)
-#define FIELD(r, name) (sums + (r)*row_bytes + offsetof(struct activation_sums, name))
+    const bool two = DOT_PASSES(format) == 2;
+    vi high[8], low[8];
+#define EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 #define X(r)                                                                                       \
-    if (IN_GROUP(r)) {                                                                             \
-        v[r] = (vi){0};                                                                            \
-        if (l.halves || has_offset) {                                                              \
-            sum[r] =                                                                               \
-                v_broadcast_i(l.halves && sub == 0 ? FIELD(r, offset_low) : FIELD(r, offset));     \
-            if (l.halves && sub == 1) sum[r] = sum[r] - v_broadcast_i(FIELD(r, offset_low));       \
-        }                                                                                          \
-        if (has_offset && passes == 1) v[r] = sum[r] >> l.offset_shift;                            \
-    }
+    if ((r) >= r0 && (r) < r1) high[r] = low[r] = (vi){0};
     EACH_ROW(X)
 #undef X
-    dot_pass(format, is_signed, w, first, last, 0, x, row_bytes, r0, n_rows, v);
-    if (passes == 2) {
+    if (together) {
+        dot_both(type, format, is_signed, q, sub, rows, r0, r1, high, low);
+    } else {
+        dot_pass(format, is_signed, w, first, last, 0, rows, r0, r1, high);
 #define X(r)                                                                                       \
-    if (IN_GROUP(r)) {                                                                             \
-        v[r] = v[r] << 8;                                                                          \
-        if (has_offset) v[r] = v[r] + (sum[r] >> l.offset_shift);                                  \
-    }
+    if (two && (r) >= r0 && (r) < r1) low[r] = high[r] << 8;
         EACH_ROW(X)
 #undef X
-        dot_pass(format, is_signed, w, first, last, 1, x, row_bytes, r0, n_rows, v);
+        if (two) dot_pass(format, is_signed, w, first, last, 1, rows, r0, r1, low);
     }
 #define X(r)                                                                                       \
-    if (IN_GROUP(r)) {                                                                             \
-        const vf sx = v_broadcast_f(FIELD(r, scale));                                              \
-        acc[r] = v_fma(s->dw[sub] * sx, v_to_float(v[r]), acc[r]);                                 \
-        if (l.has_min && l.halves) {                                                               \
-            acc[r] = v_fma(s->mw[sub], sx * v_to_float(-(sum[r] >> 7)), acc[r]);                   \
-        } else if (l.has_min) {                                                                    \
-            acc[r] = v_fma(s->mw[sub], v_broadcast_f(FIELD(r, scaled_sum)), acc[r]);               \
-        }                                                                                          \
+    if ((r) >= r0 && (r) < r1) {                                                                   \
+        const uint8_t *field = row_at(rows, r) + (format == ACTIVATION_INT16 ? 64 : 32);           \
+        const struct row_terms k =                                                                 \
+            row_terms(l.halves, l.has_min, has_offset, l.offset_shift, sub, field);                \
+        vi product = !two ? high[r] : together ? (high[r] << 8) + low[r] : low[r];                 \
+        if (has_offset) product = product + k.offset;                                              \
+        acc[r] = v_fma(s->dw[sub] * k.scale, v_to_float(product), acc[r]);                         \
+        if (l.has_min) acc[r] = v_fma(s->mw[sub], k.sum, acc[r]);                                  \
     }
     EACH_ROW(X)
 #undef X
+#undef EACH_ROW
 }
 
 INLINE vf first_acc(const struct matmul_tile *t, int lane) {
@@ -236,7 +301,6 @@ INLINE void tile_int(enum tensor_type type, enum activation_format format, uint3
                      const struct matmul_tile *t) {
     const struct packed_layout l = packed_layout(type);
     const size_t x_bytes = activation_block_bytes(format);
-    const size_t row_bytes = t->row_bytes;
     const uint32_t n_units = t->m->k / 32 / l.unit_blocks;
     const size_t scale_plane_bytes = packed_scale_plane_bytes(type, t->m->k);
     const int step_bytes = l.quant_bytes + l.scale_bytes / l.unit_blocks;
@@ -245,14 +309,14 @@ INLINE void tile_int(enum tensor_type type, enum activation_format format, uint3
         const uint8_t *s = panel;
         const uint8_t *q = panel + scale_plane_bytes;
         const uint8_t *ahead = q + PREFETCH_BYTES;
-        const uint8_t *x = t->x;
+        struct rows_at rows = {t->x, t->row_bytes, 3 * t->row_bytes, 5 * t->row_bytes,
+                               7 * t->row_bytes};
         const vf start = first_acc(t, lane);
         vf acc[8] = {start, start, start, start, start, start, start, start};
         for (uint32_t unit = 0; unit < n_units; unit++, s += l.scale_bytes) {
             const vf d = unit_scale(type, s, lane);
             const vf m = l.has_min ? v_f16(s + 32 + 2 * lane) : d;
-            for (uint32_t g = 0; g < l.unit_blocks; g++, q += l.quant_bytes, x += x_bytes) {
-                struct wide w;
+            for (uint32_t g = 0; g < l.unit_blocks; g++, q += l.quant_bytes, rows.x += x_bytes) {
                 struct scales scales;
 #pragma GCC unroll 9
                 for (int i = 0; i < step_bytes; i += 64) {
@@ -260,16 +324,20 @@ INLINE void tile_int(enum tensor_type type, enum activation_format format, uint3
                 }
                 ahead += step_bytes;
                 block_scales(type, s, lane, g, d, m, &scales);
-                unpack(type, format, q + 4 * lane, &w);
+                struct wide w;
+                if (!PASSES_TOGETHER(n_rows)) unpack(type, format, q + 4 * lane, &w);
 #define X(i)                                                                                       \
-    if ((i)*ROWS_AT_ONCE < n_rows && (i)*ROWS_AT_ONCE < 8) {                                       \
-        const uint32_t r0 = (i)*ROWS_AT_ONCE;                                                      \
-        rows_sub_block(type, format, 0, &w, &scales, x, row_bytes, r0, n_rows, acc);               \
-        if (l.halves) {                                                                            \
-            rows_sub_block(type, format, 1, &w, &scales, x, row_bytes, r0, n_rows, acc);           \
-        }                                                                                          \
+    if ((i)*ROWS_AT_ONCE(n_rows) < n_rows) {                                                       \
+        const uint32_t r0 = (i)*ROWS_AT_ONCE(n_rows);                                              \
+        const uint32_t r1 =                                                                        \
+            n_rows - r0 < ROWS_AT_ONCE(n_rows) ? n_rows : r0 + ROWS_AT_ONCE(n_rows);               \
+        rows_sub_block(type, format, 0, PASSES_TOGETHER(n_rows), q + 4 * lane, &w, &scales, &rows, \
+                       r0, r1, acc);                                                               \
+        if (l.halves)                                                                              \
+            rows_sub_block(type, format, 1, PASSES_TOGETHER(n_rows), q + 4 * lane, &w, &scales,    \
+                           &rows, r0, r1, acc);                                                    \
     }
-                EACH8(X)
+                EACH4(X, 0)
 #undef X
             }
         }
@@ -441,5 +509,31 @@ static void kernels_quantise(const float *x, uint32_t k, enum activation_format 
     }
 }
 
-const struct matmul_kernels KERNELS = {
-    .name = KERNELS_NAME, .quantise = kernels_quantise, .matmul = kernels_matmul};
+INLINE uint64_t dots_of(enum activation_format format, uint64_t rounds) {
+    uint8_t x[12 * 32] = {1};
+    struct wide w = {0};
+    /* As many chains of additions as hide the latency of two dots a cycle. */
+    vi a = {0}, b = a, c = a, d = a, e = a, f = a, g = a, h = a, i = a, j = a, k = a, m = a;
+    for (uint64_t n = 0; n < rounds; n++) {
+        __asm__ volatile("" : : "r"(x), "r"(&w) : "memory");
+#define DOT(v, r) v = v_dot_quad(format, false, &w, 0, 0, x + 32 * (r), v);
+        DOT(a, 0)
+        DOT(b, 1)
+        DOT(c, 2)
+        DOT(d, 3) DOT(e, 4) DOT(f, 5) DOT(g, 6) DOT(h, 7) DOT(i, 8) DOT(j, 9) DOT(k, 10) DOT(m, 11)
+#undef DOT
+    }
+    vi sum = a + b + c + d + e + f + g + h + i + j + k + m;
+    __asm__ volatile("" : : "r"(&sum) : "memory");
+    return rounds * 12 * 4 * LANES / DOT_PASSES(format);
+}
+
+static uint64_t kernels_dots(enum activation_format format, uint64_t rounds) {
+    if (format == ACTIVATION_INT8) return dots_of(ACTIVATION_INT8, rounds);
+    return dots_of(ACTIVATION_INT16, rounds);
+}
+
+const struct matmul_kernels KERNELS = {.name = KERNELS_NAME,
+                                       .quantise = kernels_quantise,
+                                       .matmul = kernels_matmul,
+                                       .dots = kernels_dots};

@@ -69,6 +69,7 @@ void outputs_run(struct cpu_backend *b) {
         products_begin(b);
         products_add(b, INPUT_HEAD, &b->head, b->normed, b->quantised, b->head_n_rows, b->head_bias,
                      b->logits, n_vocab);
+        products_count(b, "head_task");
         phase(b, head_task, products_cut(b, 1));
         const uint32_t n = b->head_last_output - b->head_first_output;
         phase(b, sample_task, n < b->n_samplers ? n : b->n_samplers);

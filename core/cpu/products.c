@@ -40,6 +40,29 @@ void products_add(struct cpu_backend *b, enum cpu_input in, const struct packed_
     if (f == ACTIVATION_F32) j->x.row_bytes = (size_t)m->k * sizeof(float);
 }
 
+static uint32_t parts(uint32_t n, uint32_t size) {
+    return (n + size - 1) / size;
+}
+
+uint32_t products_even(const struct cpu_backend *b, uint32_t n_jobs, uint32_t want) {
+    uint32_t best = want;
+    uint64_t least = UINT64_MAX;
+    for (uint32_t size = want + want / 2; size >= 1 && 2 * size >= want; size--) {
+        uint64_t n_tasks = 0;
+        for (uint32_t i = 0; i < n_jobs; i++) {
+            const struct matmul_job *j = &b->jobs[i];
+            n_tasks +=
+                (uint64_t)parts(j->matrix->n_panels, size) * parts(j->x.n_rows, j->rows_per_task);
+        }
+        const uint64_t busiest = (n_tasks + b->n_workers - 1) / b->n_workers * size;
+        if (busiest < least) {
+            least = busiest;
+            best = size;
+        }
+    }
+    return best;
+}
+
 uint32_t products_cut(struct cpu_backend *b, uint32_t n_jobs) {
     uint32_t panels = 0, n_tasks = 0;
     for (uint32_t i = 0; i < n_jobs; i++) panels += b->jobs[i].matrix->n_panels;
@@ -47,17 +70,31 @@ uint32_t products_cut(struct cpu_backend *b, uint32_t n_jobs) {
      * not so fine that handing out shows. */
     uint32_t fair = panels / (4 * b->n_workers);
     if (fair < 3) fair = 3;
+    bool alike = true;
     for (uint32_t i = 0; i < n_jobs; i++) {
         struct matmul_job *j = &b->jobs[i];
         const struct matmul_task t = matmul_task_size(j->matrix, j->x.format, j->x.n_rows);
         j->rows_per_task = t.rows;
-        const uint32_t n_row_tasks = (j->x.n_rows + t.rows - 1) / t.rows;
+        const uint32_t n_row_tasks = parts(j->x.n_rows, t.rows);
         const uint32_t most = n_row_tasks > 1 ? fair * n_row_tasks : fair;
         j->panels_per_task = t.panels < most ? t.panels : most;
         if (b->n_workers == 1) j->panels_per_task = t.panels;
-        j->n_panel_tasks = (j->matrix->n_panels + j->panels_per_task - 1) / j->panels_per_task;
+        alike = alike && j->matrix->k == b->jobs[0].matrix->k &&
+                j->rows_per_task == b->jobs[0].rows_per_task;
+    }
+    /* Tasks of one duration: as many for each worker, else all wait for the one with one more. */
+    if (alike && b->n_workers > 1) {
+        uint32_t want = b->jobs[0].panels_per_task;
+        for (uint32_t i = 1; i < n_jobs; i++)
+            if (b->jobs[i].panels_per_task > want) want = b->jobs[i].panels_per_task;
+        const uint32_t size = products_even(b, n_jobs, want);
+        for (uint32_t i = 0; i < n_jobs; i++) b->jobs[i].panels_per_task = size;
+    }
+    for (uint32_t i = 0; i < n_jobs; i++) {
+        struct matmul_job *j = &b->jobs[i];
+        j->n_panel_tasks = parts(j->matrix->n_panels, j->panels_per_task);
         j->first_task = n_tasks;
-        n_tasks += j->n_panel_tasks * n_row_tasks;
+        n_tasks += j->n_panel_tasks * parts(j->x.n_rows, j->rows_per_task);
     }
     return n_tasks;
 }
@@ -89,6 +126,28 @@ static void products_task(void *arg, uint32_t task, uint32_t worker) {
     job_compute(b, &b->jobs[i], job_range(&b->jobs[i], task));
 }
 
+/* What the products of a phase are called in a benchmark's report. */
+static const char *products_name(const struct cpu_backend *b) {
+    const struct packed_matrix *m = b->jobs[0].matrix;
+    const struct cpu_layer *l = b->layer;
+    return m == &l->q || m == &l->k ? "q k v"
+           : m == &l->o             ? "o"
+           : m == &l->down          ? "down"
+                                    : "experts";
+}
+
+void products_count(struct cpu_backend *b, const char *name) {
+    struct cpu_phase *count = phase_count(b, name);
+    for (uint32_t i = 0; count != NULL && i < b->n_jobs; i++) {
+        const struct packed_matrix *m = b->jobs[i].matrix;
+        count->weight_bytes += (double)m->panel_bytes * m->n_panels;
+        count->multiply_adds += (double)m->n * m->k * b->jobs[i].x.n_rows;
+    }
+}
+
 void products_run(struct cpu_backend *b) {
-    if (b->n_jobs > 0) phase(b, products_task, products_cut(b, b->n_jobs));
+    if (b->n_jobs == 0) return;
+    const char *name = products_name(b);
+    products_count(b, name);
+    phase_named(b, name, products_task, products_cut(b, b->n_jobs));
 }

@@ -164,9 +164,9 @@ static void case_free(struct matmul_case *c) {
 }
 
 /* [n_rows, n + 3]; the three columns behind n must stay as they were. */
-static float *case_run(const struct matmul_case *c, enum cpu_isa isa, enum activation_format format,
-                       const float *bias, uint32_t task_panels, uint32_t task_rows) {
-    const struct matmul_kernels *kernels = matmul_kernels(isa);
+static float *case_run_by(const struct matmul_kernels *kernels, const struct matmul_case *c,
+                          enum activation_format format, const float *bias, uint32_t task_panels,
+                          uint32_t task_rows) {
     const size_t row_bytes = activation_row_bytes(format, c->k);
     const size_t stride = c->n + 3;
     uint8_t *acts = case_alloc(c->n_rows * row_bytes);
@@ -185,6 +185,11 @@ static float *case_run(const struct matmul_case *c, enum cpu_isa isa, enum activ
     }
     free(acts);
     return out;
+}
+
+static float *case_run(const struct matmul_case *c, enum cpu_isa isa, enum activation_format format,
+                       const float *bias, uint32_t task_panels, uint32_t task_rows) {
+    return case_run_by(matmul_kernels(isa), c, format, bias, task_panels, task_rows);
 }
 
 static bool same_float(float a, float b) {
@@ -218,10 +223,11 @@ static const char *const format_names[] = {"int16", "int8", "f32"};
 
 /* Every row count, with and without bias, on one shape: isa against scalar. */
 static bool check_isa_shape(enum cpu_isa isa, enum tensor_type type, uint32_t n, uint32_t k,
-                            enum blocks kind, uint32_t max_rows) {
-    static const uint32_t rows[] = {1, 2, 3, 7, 8, 17, 64};
+                            enum blocks kind, uint32_t min_rows, uint32_t max_rows) {
+    static const uint32_t rows[] = {1, 2, 3, 7, 8, 17, 39, 64, 70};
     bool ok = true;
-    for (unsigned i = 0; i < sizeof rows / sizeof rows[0] && rows[i] <= max_rows; i++) {
+    for (unsigned i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (rows[i] < min_rows || rows[i] > max_rows) continue;
         struct matmul_case c = case_make(type, n, k, rows[i], kind, 1000 * type + rows[i] + k);
         for (int f = 0; f < 3; f++) {
             const enum activation_format format = (enum activation_format)f;
@@ -251,11 +257,14 @@ static uint32_t type_k(enum tensor_type type, uint32_t blocks) {
 static bool check_isa(enum cpu_isa isa, enum tensor_type type) {
     bool ok = true;
     const bool super = tensor_format(type)->block_weights == 256;
-    ok = check_isa_shape(isa, type, 37, type_k(type, super ? 2 : 3), BLOCKS_RANDOM, 64) && ok;
-    ok = check_isa_shape(isa, type, 16, type_k(type, 1), BLOCKS_RANDOM, 8) && ok;
-    ok = check_isa_shape(isa, type, 1, type_k(type, super ? 3 : 18), BLOCKS_RANDOM, 8) && ok;
+    ok = check_isa_shape(isa, type, 37, type_k(type, super ? 2 : 3), BLOCKS_RANDOM, 1, 64) && ok;
+    /* Many rows: an odd panel behind pairs, the last one cut; several segments of blocks. */
+    ok = check_isa_shape(isa, type, 69, type_k(type, super ? 4 : 29), BLOCKS_RANDOM, 39, 70) && ok;
+    ok = check_isa_shape(isa, type, 16, type_k(type, 1), BLOCKS_RANDOM, 1, 8) && ok;
+    ok = check_isa_shape(isa, type, 1, type_k(type, super ? 3 : 18), BLOCKS_RANDOM, 1, 8) && ok;
     for (int kind = 1; kind < BLOCKS_KINDS; kind++) {
-        ok = check_isa_shape(isa, type, 19, type_k(type, 2), (enum blocks)kind, 8) && ok;
+        ok = check_isa_shape(isa, type, 19, type_k(type, 2), (enum blocks)kind, 1, 8) && ok;
+        ok = check_isa_shape(isa, type, 32, type_k(type, 1), (enum blocks)kind, 39, 39) && ok;
     }
     return ok;
 }

@@ -110,6 +110,22 @@ static void test_task_size(void **state) {
     }
 }
 
+/* The roofline loop does what it says it did: more rounds, more work, in proportion. */
+static void test_dots(void **state) {
+    (void)state;
+    for (unsigned i = 0; i < N_CASE_ISAS; i++) {
+        if (!isa_runs(case_isas[i]) || matmul_kernels(case_isas[i])->dots == NULL) continue;
+        for (int f = 0; f < 2; f++) {
+            const enum activation_format format = (enum activation_format)f;
+            const uint64_t one = matmul_kernels(case_isas[i])->dots(format, 1);
+            assert_true(one > 0);
+            assert_int_equal(matmul_kernels(case_isas[i])->dots(format, 1000), 1000 * one);
+            assert_true(matmul_dot_rate(case_isas[i], format) > 0);
+        }
+    }
+    assert_true(matmul_dot_rate(CPU_ISA_SCALAR, ACTIVATION_INT8) == 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_isas_equal_scalar),
@@ -120,6 +136,7 @@ int main(void) {
         cmocka_unit_test(test_size),
         cmocka_unit_test(test_comparison_can_fail),
         cmocka_unit_test(test_task_size),
+        cmocka_unit_test(test_dots),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -82,6 +82,8 @@ def case_bench():
     rows = json.loads(sh('bench', MODEL, '--prompt', '64', '--gen', '8', '--batch', '1,4', '--reps', '2', '--json')[0])
     assert [r['test'] for r in rows] == ['pp64', 'tg8@b1', 'tg8@b4'] or [r['test'] for r in rows] == ['pp64', 'tg8', 'tg8@b4'], rows
     assert all(0 < r['tokens_per_s']['min'] <= r['tokens_per_s']['median'] <= r['tokens_per_s']['max'] for r in rows)
+    phases = sh('bench', MODEL, '--prompt', '64', '--gen', '0', '--reps', '1', '--stats')[1]
+    assert all(name in phases for name in ('q k v', 'gate_task', 'down', 'head_task', 'step')), phases
     assert 'd32' in sh('bench', MODEL, '--prompt', '0', '--gen', '4', '--batch', '1', '--depth', '32', '--reps', '1', '--json')[0]
 
 
@@ -91,6 +93,7 @@ def case_inspect_and_doctor():
     assert 'SmolLM2' in sh('inspect', MODEL)[0] or 'Smollm2' in sh('inspect', MODEL)[0]
     j = json.loads(sh('doctor', '--json')[0])
     assert j['isa'] in j['isa_supported'] and j['read_bytes_per_s_all_threads'] > 1e9
+    assert j['isa'] == 'scalar' or all(v > 1e9 for v in j['multiply_adds_per_s_1_thread'][j['isa']].values()), j
 
 
 def case_output_that_cannot_be_written():
