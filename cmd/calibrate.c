@@ -166,7 +166,7 @@ int cmd_calibrate(int argc, char **argv) {
     }
     struct engine_options o = engine_defaults(&config);
     o.n_ctx = (uint32_t)config.gate_contexts.values[config.gate_contexts.n - 1];
-    o.gates = true;
+    o.gates = o.gates_on_cpu = true;
     o.limits.max_taps = 1;
     struct gate_section section;
     enum status st = engine_open(&o, &c.engine, &e);

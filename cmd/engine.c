@@ -93,7 +93,7 @@ static struct backend_config backend_config(const struct engine *g,
         .workers = g->workers,
         .limits = g->limits,
         .n_slots = o->n_slots,
-        .gates = o->gates && !g->on_cuda,
+        .gates = o->gates && !(g->on_cuda && o->gates_on_cpu),
         .n_ctx = g->n_ctx,
         .isa = g->isa,
         .activations = g->activations,
@@ -165,7 +165,7 @@ static enum status choose_backend(struct engine *g, const struct engine_options 
     g->on_cuda = false;
     if (o->config == NULL || o->config->backend == CONFIG_BACKEND_CPU) return STATUS_OK;
     struct backend_config cfg = backend_config(g, o);
-    cfg.gates = false;
+    cfg.gates = o->gates && !o->gates_on_cpu;
     const struct cuda_backend_options options = cuda_options(g, o->config);
     struct error why = {0};
     const enum status s = cuda_backend_probe(&cfg, &options, &why);
@@ -192,6 +192,7 @@ static enum status open_backend(struct engine *g, const struct engine_options *o
     if (o->asynchronous && g->event_fd < 0)
         return error_set(e, STATUS_IO, NULL, "no eventfd: %s", strerror(errno));
     const struct backend_config cfg = backend_config(g, o);
+    g->gates = cfg.gates;
     const struct cuda_backend_options options = cuda_options(g, o->config);
     const enum status s = cuda_backend_open(&cfg, &options, &g->backend, e);
     if (s == STATUS_OK || o->config->backend == CONFIG_BACKEND_CUDA) return s;

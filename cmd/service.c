@@ -241,6 +241,8 @@ enum status service_open(const struct service_options *o, struct service **out, 
     struct engine_options g = engine_defaults(c);
     g.n_slots = o->max_batch;
     g.gates = c->gates;
+    /* On a device they want kernels of their own: only where somebody asks for them. */
+    g.gates_on_cpu = !config_given(c, "--gates");
     g.limits = service_limits(o->max_batch);
     g.asynchronous = o->asynchronous;
     g.between = o->between;
