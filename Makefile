@@ -126,6 +126,12 @@ $(NVTX_TOOL): $(BUILD)/pic/tests/core/nvtx_tool.o
 	@mkdir -p $(@D)
 	@$(CC) $(LDFLAGS) -shared -o $@ $<
 test-core test-jit: $(NVTX_TOOL)
+# serve with planted drifts, for tests of the rollback monitor.
+PLANTED := $(BUILD)/tests/planted/planted_serve
+$(PLANTED): $(BUILD)/obj/tests/planted/planted_serve.o $(ALL_LIBS)
+	@mkdir -p $(@D)
+	@$(CC) $(LDFLAGS) -Wl,--wrap=cpu_backend_init -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(LIBS)
+test-cmd: $(PLANTED)
 # The software CUDA device, a libcuda.so.1 of our own (tests/softgpu/softgpu.h); tests load it.
 SOFTGPU     := $(BUILD)/tests/softgpu/libcuda.so.1
 SOFTGPU_SRC := $(filter-out tests/softgpu/test_% $(ISA_SKIP),$(wildcard tests/softgpu/*.c)) \
@@ -164,7 +170,7 @@ test-long:
 # Tools of tests/gpu_check.sh.
 GPU_TOOLS := $(BUILD)/tests/jit/record_vectors $(BUILD)/tests/jit/shaped_model
 # Tools of tests/models/compare_*.py, no tests of their own.
-test-bins: $(ALL_TEST_BINS) $(SOFTGPU) $(NVTX_TOOL) $(BUILD)/tests/core/dequantise_dump $(BUILD)/tests/models/encode_dump \
+test-bins: $(ALL_TEST_BINS) $(SOFTGPU) $(NVTX_TOOL) $(PLANTED) $(BUILD)/tests/core/dequantise_dump $(BUILD)/tests/models/encode_dump \
            $(GPU_TOOLS)
 
 asan ubsan tsan:

@@ -39,9 +39,9 @@ struct page_pool_config {
 /* By page, kept by the pool's users; zeroed by take. */
 struct page_meta {
     uint32_t references;
-    uint16_t fill;  /* positions written */
-    uint8_t sealed; /* filled, paid, committed: may be shared through the prefix cache */
-    uint8_t reserved0;
+    uint16_t fill;   /* positions written */
+    uint8_t sealed;  /* filled, paid, committed: may be shared through the prefix cache */
+    uint8_t summed;  /* which positions the monitor's sum covers (sched/page_sums.h); 0: none */
     uint64_t domain; /* KV domain (DESIGN.md 4.6), 0 before it is known */
 };
 

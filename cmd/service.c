@@ -86,10 +86,19 @@ static enum status open_labels(struct service *s, struct error *e) {
     return st;
 }
 
+/* What a rollback depends on; 0 where nothing was learnt. */
+static uint64_t monitor_identity(const struct monitor_model *m) {
+    if (m->mean == NULL) return 0;
+    const uint64_t parts[] = {m->layer, XXH3_64bits(m->mean, m->d_model * sizeof *m->mean),
+                              XXH3_64bits(&m->rule, sizeof m->rule)};
+    return XXH3_64bits(parts, sizeof parts);
+}
+
 /* The side-car that was named, or the one beside the model. Of another model it is refused. */
 static enum status open_side_car(struct service *s, const struct config *c, struct error *e) {
     char beside[4096];
     const char *path = c->side_car;
+    s->monitor = monitor_model_plain(s->engine->plan->n_layers, s->engine->plan->d_model);
     if (path != NULL && strcmp(path, "off") == 0) return STATUS_OK;
     if (path == NULL) {
         const size_t n = strlen(c->model);
@@ -102,6 +111,9 @@ static enum status open_side_car(struct service *s, const struct config *c, stru
     uint64_t digest[2];
     gguf_digest(model_gguf(s->engine->model), digest);
     enum status st = sidecar_open(path, digest, &s->side_car, e);
+    if (st != STATUS_OK) return st;
+    st = monitor_model_view(&s->monitor, s->side_car, s->engine->plan->n_layers,
+                            s->engine->plan->d_model, e);
     if (st != STATUS_OK) return st;
     const struct sidecar_section *n = sidecar_find(s->side_car, SIDECAR_NGRAM, NULL);
     if (n != NULL) st = ngram_table_view(&s->ngrams, n->data, n->bytes, e);
@@ -184,7 +196,8 @@ static enum status open_sched(struct service *s, const struct service_options *o
     s->flight = flight_init(s->flight_region.data, o->max_batch, FLIGHT_EVENTS);
     const uint64_t id = identity(s);
     /* All that decides about bytes. */
-    const uint64_t decides[] = {id, gate_identity(&s->gate), s->epoch != 0 ? s->labels.digest : 0};
+    const uint64_t decides[] = {id, gate_identity(&s->gate), s->epoch != 0 ? s->labels.digest : 0,
+                                monitor_identity(&s->monitor)};
     st = open_policy(s, c, XXH3_64bits(decides, sizeof decides), e);
     if (st != STATUS_OK) return st;
     s->log = (struct log){.out = stderr, .level = LOG_INFO};
@@ -215,6 +228,7 @@ static enum status open_sched(struct service *s, const struct service_options *o
                   .validation_path = s->policy_file.validation_path,
                   .auto_promote = c->auto_promote},
         .log = &s->log,
+        .monitor = &s->monitor,
         .prefill_budget_ns = PREFILL_BUDGET_NS,
         .chore_slice_ns = CHORE_SLICE_NS,
         .heap_bytes = heap_allocated_bytes(),

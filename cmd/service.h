@@ -14,6 +14,7 @@
 #include "models/chat_template.h"
 #include "models/encoder.h"
 #include "models/label_heads.h"
+#include "models/monitor_model.h"
 #include "models/ngram_table.h"
 #include "models/sidecar.h"
 #include "models/tokenizer.h"
@@ -48,6 +49,7 @@ struct service {
     char name[128];            /* the served model's name: the file's, without its suffix */
     struct sidecar *side_car;  /* NULL: none */
     struct ngram_table ngrams; /* its n-gram section, if it has one */
+    struct monitor_model monitor;
     struct gate_config gate;
     struct label_sets labels; /* its label heads */
     uint64_t epoch;           /* that the backend knows them by; 0: it has none */

@@ -175,7 +175,9 @@ static const struct knob knobs[] = {
     FLAG("--gate", BIT(CALIBRATE), calibrate_gate,
          "attention to chosen pages: the budget that keeps the distribution, and where it pays"),
     MUST("--file", "F", BIT(CALIBRATE), file_path,
-         "documents: *.jsonl of {\"document\" or \"text\"}, else one text"),
+         "--gate: documents, *.jsonl of {\"document\" or \"text\"}, else one text; --monitor: "
+         "prompts, "
+         "*.jsonl of {\"prompt\" or \"text\"}"),
     TEXT("-o", "F.lacs", BIT(CALIBRATE), out_path, NULL,
          "the side-car; its other sections are kept. Without it only the report"),
     LIST("--contexts", BIT(CALIBRATE), gate_contexts, "1024,2048,4096,8192", 64, 1048576,
@@ -188,6 +190,12 @@ static const struct knob knobs[] = {
            "positions scored per document and context"),
     FRACTION("--kl", BIT(CALIBRATE), gate_kl, "0.01", 0.000001, 10,
              "most nats from full attention that the safe budget may be"),
+    FLAG("--monitor", BIT(CALIBRATE), calibrate_monitor,
+         "the rollback monitor: what drift looks like, on answers to the prompts of --file"),
+    NUMBER("-n", BIT(CALIBRATE), n_predict, "112", NULL, 48, 512,
+           "--monitor: most tokens of an answer"),
+    NUMBER("--batch", BIT(CALIBRATE), tune_batch, "16", NULL, 1, 256,
+           "--monitor: answers generated side by side"),
     /* tasks */
     MUST("-o", "F.lact", BIT(TRAIN), out_path, "the task model to write"),
     TEXT("--adapt", "F.lact", BIT(TRAIN), adapt_path, NULL,

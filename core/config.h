@@ -39,7 +39,7 @@
     X(TUNE, "tune", "MODEL", 1, 1,                                                                 \
       "Learn a deployment's own answers into a side-car: faster, not different.")                  \
     X(CALIBRATE, "calibrate", "MODEL", 1, 1,                                                       \
-      "Measure on documents what a lossy mechanism costs, into a side-car.")                       \
+      "Measure what a mechanism that may change answers needs to know, into a side-car.")          \
     X(TRAIN, "train", "FILE.jsonl...", 1, 4, "Train a task model from labelled texts.")            \
     X(CLASSIFY, "classify", "", 0, 0, "What kind of task the text on standard input is.")          \
     X(DRIFT, "drift", "FILE.jsonl", 1, 1,                                                          \
@@ -148,6 +148,9 @@ struct config {
     struct config_list gate_contexts, gate_budgets;
     uint32_t gate_documents, gate_tokens;
     float gate_kl;
+
+    /* calibrate; out_path is the side-car or NULL, file_path the texts; n_predict, tune_batch */
+    bool calibrate_monitor;
 
     /* train, classify, drift, lint; out_path is the task model */
     const char *task_model, *task_words, *adapt_path, *replay_path, *check_path, *head_model;

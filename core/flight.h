@@ -33,6 +33,7 @@
     X(FLIGHT_GATE_POLICY, "gate_policy") /* a: trigger word; b: pages to choose; c: from */        \
     X(FLIGHT_GATE, "gate")               /* a: choice; b: pages attended to; c: of how many */     \
     X(FLIGHT_ROLLBACK, "rollback") /* a: choice; b: tokens withdrawn; c: see flight_rollback */    \
+    X(FLIGHT_BREAKER, "breaker")   /* a: choice; b: rollbacks before; c: position */               \
     X(FLIGHT_DEADLINE, "deadline") /* the deadline ended the answer */                             \
     X(FLIGHT_COPY, "copy")         /* a page copied on write; b: page */                           \
     X(FLIGHT_PAUSED, "paused")     /* the client reads too slowly */                               \

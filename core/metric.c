@@ -14,6 +14,7 @@ enum metric_kind { KIND_COUNTER, KIND_GAUGE, KIND_HISTOGRAM };
 enum metric_labels {
     LABELS_PLAIN,
     LABELS_OUTCOME_TASK,
+    LABELS_TASK,
     LABELS_REASON,
     LABELS_STEP,
     LABELS_PAGE,
@@ -208,6 +209,9 @@ static bool render_labels(const struct metrics *m, struct buffer *out, enum metr
         return true;
     case LABELS_CODE:
         render_label(out, "code", codes[i], true);
+        return true;
+    case LABELS_TASK:
+        render_label(out, "task", tasks[i], true);
         return true;
     case LABELS_DRAFT:
         render_label(out, "source", drafts[i / METRIC_DRAFT_OUTCOME_COUNT], true);

@@ -94,6 +94,7 @@ enum {
     METRIC_N_PAGE = METRIC_PAGE_COUNT,
     METRIC_N_CODE = METRIC_CODE_COUNT,
     METRIC_N_DRAFT = METRIC_DRAFT_COUNT * METRIC_DRAFT_OUTCOME_COUNT,
+    METRIC_N_TASK = METRIC_TASK_COUNT,
     METRIC_N_INFO = 1,
 };
 
@@ -130,6 +131,8 @@ enum {
       "Tokens proposed by a source and verified.")                                                 \
     X(METRIC_MASK_HIT_RATE, GAUGE, "laconic_dynamic_mask_hit_rate", PLAIN,                         \
       "Share of gated positions that an earlier choice of pages served.")                          \
+    X(METRIC_ROLLBACK_COUNT, COUNTER, "laconic_rollback_count_total", TASK,                        \
+      "Times that an answer left its topic and was taken back.")                                   \
     X(METRIC_DEADLINE_MISSED, COUNTER, "laconic_deadline_missed_total", PLAIN,                     \
       "Answers that their deadline ended.")                                                        \
     X(METRIC_TASK_TIME, HISTOGRAM, "laconic_task_classification_seconds", PLAIN,                   \

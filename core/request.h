@@ -31,6 +31,9 @@ enum {
     REQUEST_LINT_BYTES = 32 << 10,     /* longest text that a request may have linted */
     REQUEST_DEFAULT_CHAT_TOKENS = 1024,
     REQUEST_DEFAULT_COMPLETION_TOKENS = 16,
+    REQUEST_MAX_HELD = 32,     /* most tokens that a rollback may withdraw */
+    REQUEST_MAX_ROLLBACKS = 8, /* of one answer */
+    REQUEST_REPORT_ROLLBACKS = 16,
 };
 
 enum request_kind {
@@ -41,6 +44,8 @@ enum request_kind {
     REQUEST_EMBEDDING,
 };
 enum penalty_scope { PENALTY_SCOPE_OPENAI, PENALTY_SCOPE_LLAMACPP };
+/* Which rule takes drifting text back (sched/monitor.h). */
+enum rollback_rule { ROLLBACK_OFF, ROLLBACK_AUTO, ROLLBACK_FIXED };
 enum on_deadline { ON_DEADLINE_TRUNCATE, ON_DEADLINE_FAIL };
 /* Which pages an answer attends to (sched/gate.h). */
 enum request_gate {
@@ -65,6 +70,20 @@ enum request_field {
     REQUEST_SET_GATE = 1 << 16,
     REQUEST_SET_TASK_TYPE = 1 << 9,
 };
+
+/* Thresholds are those of rule `fixed`; `auto` has its own, calibrated. */
+struct rollback {
+    enum rollback_rule rule;
+    float entropy_threshold;    /* nats */
+    float similarity_threshold; /* cosine */
+    uint32_t window;            /* most tokens held back, 1 .. REQUEST_MAX_HELD */
+    uint32_t max;               /* rollbacks of one answer, 0 .. REQUEST_MAX_ROLLBACKS */
+};
+#define ROLLBACK_DEFAULT                                                                           \
+    {                                                                                              \
+        .entropy_threshold = 2.1f, .similarity_threshold = 0.4f, .window = REQUEST_MAX_HELD,       \
+        .max = 2                                                                                   \
+    }
 
 struct text {
     const char *data; /* UTF-8 (io has checked), not NUL-terminated */
@@ -122,6 +141,7 @@ struct request {
     bool explain;
     enum request_gate gate; /* meaningful when SET_GATE */
     uint32_t gate_pages;    /* 1 .. REQUEST_MAX_GATE_PAGES */
+    struct rollback rollback;
 
     /* Task policy. `user_text` is what the user wrote last: the first REQUEST_USER_TEXT_BYTES of it
      * at least, under `lint` all of it; "" where there is no text. */
@@ -156,6 +176,13 @@ struct request_usage {
     uint32_t prompt_tokens, completion_tokens, cached_tokens;
 };
 
+/* Text that was taken back: `withdrawn` tokens from the answer's token `at` on (0 is its first),
+ * with entropy (nats) and cosine (NaN: none yet) at the draw that decided it. */
+struct rollback_event {
+    uint32_t choice, at, withdrawn;
+    float entropy, similarity;
+};
+
 /* What a request tells at its end, beside usage. */
 struct request_report {
     uint64_t seed;
@@ -170,6 +197,10 @@ struct request_report {
     uint32_t exit_layer;            /* layers run; 0: all, label tokens were scored */
     enum metric_task task;          /* METRIC_TASK_NONE: undecided */
     struct text lint;               /* JSON, "" unless asked for */
+    /* Of all choices: how often text was taken back, its tokens (which no client saw), choices
+     * whose breaker tripped, and the first rollbacks, in order. */
+    uint32_t n_rollbacks, n_withdrawn, n_breakers;
+    struct rollback_event rollbacks[REQUEST_REPORT_ROLLBACKS]; /* [min(n_rollbacks, that)] */
 };
 
 /* What a client says of an answer it had. */

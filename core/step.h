@@ -182,7 +182,8 @@ struct output {
     float logprob;                  /* natural log, of `token` */
     float lse;                      /* log-sum-exp of the logits */
     float entropy;                  /* nats */
-    float cosine;                   /* with the prompt embedding; NaN when no tap asked for it */
+    float cosine;                   /* with the prompt embedding: NaN from a backend; the
+                                       scheduler's monitor fills it in from its tap */
     uint16_t layer;                 /* layers that the row ran */
     bool bad;                       /* a logit was not finite: nothing else here may be used */
     struct top_logit top[STEP_TOP]; /* logits descending, ties to the lower id */

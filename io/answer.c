@@ -381,6 +381,20 @@ static void on_embedding(void *user, uint32_t index, const float *v, uint32_t di
     if (x->connection != NULL && !embeddings_keep(x, index, v, dim)) no_room(x);
 }
 
+static void add_rollbacks(struct exchange *x, const struct part *p,
+                          const struct request_report *report) {
+    const uint32_t first_choice = (uint32_t)(p - x->parts) * x->request.base.n;
+    for (uint32_t i = 0; i < report->n_rollbacks && i < REQUEST_REPORT_ROLLBACKS; i++) {
+        const uint32_t at = x->report.n_rollbacks + i;
+        if (at >= REQUEST_REPORT_ROLLBACKS) break;
+        x->report.rollbacks[at] = report->rollbacks[i];
+        x->report.rollbacks[at].choice += first_choice;
+    }
+    x->report.n_rollbacks += report->n_rollbacks;
+    x->report.n_withdrawn += report->n_withdrawn;
+    x->report.n_breakers += report->n_breakers;
+}
+
 static void on_done(void *user, const struct request_usage *usage,
                     const struct request_report *report) {
     struct part *p = user;
@@ -410,6 +424,7 @@ static void on_done(void *user, const struct request_usage *usage,
             x->report.label = report->label;
             x->report.exit_layer = report->exit_layer;
         }
+        add_rollbacks(x, p, report);
         if (report->queue_ns > x->report.queue_ns) x->report.queue_ns = report->queue_ns;
         if (report->prefill_ns > x->report.prefill_ns) x->report.prefill_ns = report->prefill_ns;
         if (report->decode_ns > x->report.decode_ns) x->report.decode_ns = report->decode_ns;

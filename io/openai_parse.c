@@ -293,6 +293,54 @@ static bool word_in(struct parse *p, const json_t *v, const char *field, const c
     return parse_invalid(p, field, what);
 }
 
+static void parse_rollback_member(struct parse *p, const char *key, const json_t *v,
+                                  struct rollback *out, bool *thresholds) {
+    char field[64];
+    int64_t n;
+    double d;
+    snprintf(field, sizeof field, "laconic.rollback.%.32s", key);
+    if (strcmp(key, "rule") == 0) {
+        static const char *const rules[] = {
+            [ROLLBACK_OFF] = "off", [ROLLBACK_AUTO] = "auto", [ROLLBACK_FIXED] = "fixed"};
+        for (unsigned k = 0; json_is_string(v) && k < sizeof rules / sizeof *rules; k++)
+            if (json_doc_equals(&p->doc, v, rules[k])) {
+                out->rule = (enum rollback_rule)k;
+                return;
+            }
+        parse_invalid(p, field, "must be \"off\", \"auto\" or \"fixed\"");
+    } else if (strcmp(key, "entropy_threshold") == 0) {
+        *thresholds = true;
+        if (number_in(p, v, field, 0, 20, false, &d)) out->entropy_threshold = (float)d;
+    } else if (strcmp(key, "similarity_threshold") == 0) {
+        *thresholds = true;
+        if (number_in(p, v, field, -1, 1, false, &d)) out->similarity_threshold = (float)d;
+    } else if (strcmp(key, "window") == 0) {
+        if (int_in(p, v, field, 1, REQUEST_MAX_HELD, &n)) out->window = (uint32_t)n;
+    } else if (strcmp(key, "max") == 0) {
+        if (int_in(p, v, field, 0, REQUEST_MAX_ROLLBACKS, &n)) out->max = (uint32_t)n;
+    } else {
+        parse_invalid(p, field, "is not known");
+    }
+}
+
+/* Asked for: the calibrated rule, unless another is named. */
+static void parse_rollback(struct parse *p, const json_t *v, struct rollback *out) {
+    if (!json_is_object(v)) {
+        parse_invalid(p, "laconic.rollback", "must be an object");
+        return;
+    }
+    const char *key;
+    json_t *member;
+    bool thresholds = false;
+    out->rule = ROLLBACK_AUTO;
+    json_object_foreach((json_t *)(uintptr_t)v, key, member) {
+        if (p->status != STATUS_OK) return;
+        if (!json_is_null(member)) parse_rollback_member(p, key, member, out, &thresholds);
+    }
+    if (thresholds && out->rule != ROLLBACK_FIXED)
+        parse_invalid(p, "laconic.rollback", "has thresholds, which belong to rule \"fixed\"");
+}
+
 enum laconic_key {
     DEADLINE_MS,
     ON_DEADLINE,
@@ -303,13 +351,14 @@ enum laconic_key {
     GATE,
     LABELS,
     LINT,
+    ROLLBACK,
     N_NOW
 };
-static const char *const laconic_now[N_NOW] = {"deadline_ms",   "on_deadline", "priority",
-                                               "penalty_scope", "explain",     "task_type",
-                                               "gate",          "labels",      "lint"};
-static const char *const laconic_later[] = {"exit",       "exit_risk",       "rollback",
-                                            "beam_width", "thinking_budget", "documents"};
+static const char *const laconic_now[N_NOW] = {
+    "deadline_ms", "on_deadline", "priority", "penalty_scope", "explain",
+    "task_type",   "gate",        "labels",   "lint",          "rollback"};
+static const char *const laconic_later[] = {"exit", "exit_risk", "beam_width", "thinking_budget",
+                                            "documents"};
 
 /* "off", "auto", or {"budget": "safe", "fast" or a number of pages}. */
 static void parse_gate(struct parse *p, const json_t *v) {
@@ -433,6 +482,9 @@ static void parse_laconic_member(struct parse *p, const char *key, const json_t 
         break;
     case LABELS:
         parse_labels(p, v);
+        break;
+    case ROLLBACK:
+        parse_rollback(p, v, &r->rollback);
         break;
     case N_NOW:
         for (size_t i = 0; i < sizeof laconic_later / sizeof *laconic_later; i++)
@@ -613,6 +665,7 @@ enum status openai_parse(struct openai_request *r, enum request_kind kind, const
     r->base.temperature = 1;
     r->base.top_p = 1;
     r->base.repetition_penalty = 1;
+    r->base.rollback = (struct rollback)ROLLBACK_DEFAULT;
     struct error why = {0};
     struct parse p = {.out = r, .r = &r->base, .e = &why};
     p.status = json_doc_read(&p.doc, body, chore, &why);

@@ -252,6 +252,33 @@ static void write_labels(struct json_writer *j, const struct request_report *rep
     json_write_object_end(j);
 }
 
+/* What was taken back: where, how much, and what spoke for it. */
+static void write_rollbacks(struct json_writer *j, const struct request_report *report) {
+    if (report->n_rollbacks == 0 && report->n_breakers == 0) return;
+    json_write_key(j, "withdrawn_tokens");
+    json_write_uint(j, report->n_withdrawn);
+    json_write_key(j, "breakers");
+    json_write_uint(j, report->n_breakers);
+    json_write_key(j, "rollback_events");
+    json_write_array(j);
+    for (uint32_t i = 0; i < report->n_rollbacks && i < REQUEST_REPORT_ROLLBACKS; i++) {
+        const struct rollback_event *e = &report->rollbacks[i];
+        json_write_object(j);
+        json_write_key(j, "choice");
+        json_write_uint(j, e->choice);
+        json_write_key(j, "position");
+        json_write_uint(j, e->at);
+        json_write_key(j, "withdrawn");
+        json_write_uint(j, e->withdrawn);
+        json_write_key(j, "entropy");
+        json_write_float(j, e->entropy);
+        json_write_key(j, "similarity");
+        json_write_float(j, e->similarity);
+        json_write_object_end(j);
+    }
+    json_write_array_end(j);
+}
+
 void openai_write_report(struct json_writer *j, const struct request_report *report,
                          const struct request *r) {
     json_write_object(j);
@@ -290,7 +317,7 @@ void openai_write_report(struct json_writer *j, const struct request_report *rep
             const char *key;
             uint32_t n;
         } counts[] = {{"exits", report->exit_layer > 0},
-                      {"rollbacks", 0},
+                      {"rollbacks", report->n_rollbacks},
                       {"drafted", report->drafted},
                       {"accepted", report->accepted}};
         for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
@@ -308,6 +335,7 @@ void openai_write_report(struct json_writer *j, const struct request_report *rep
             json_write_uint(j, report->n_anchors);
             json_write_object_end(j);
         }
+        write_rollbacks(j, report);
         json_write_key(j, "timings");
         json_write_object(j);
         json_write_key(j, "queue_ms");

@@ -1,5 +1,6 @@
 #include "sched/batch.h"
 
+#include <float.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,11 +50,13 @@ enum status batch_open(struct batch *b, const struct slots *t, const struct step
     /* A span touches at most one page more at each end than its rows fill. */
     const size_t sums = limits->max_rows / KV_PAGE_TOKENS + 2 * (size_t)t->cfg.max_batch;
     b->sums = calloc(sums * plan->d_model, sizeof *b->sums);
+    b->states = calloc((size_t)limits->max_rows * plan->d_model, sizeof *b->states);
+    b->monitor_layer = t->cfg.monitor->layer - 1;
     b->decodes = calloc(t->cfg.max_batch, sizeof *b->decodes);
     b->ahead_memory = malloc(draw_footprint(t->cfg.n_ctx, t->cfg.n_vocab));
     b->biases = malloc(BATCH_BIASES * sizeof *b->biases);
     if (mem == NULL || b->items == NULL || b->order == NULL || b->sums == NULL ||
-        b->decodes == NULL || b->ahead_memory == NULL || b->biases == NULL) {
+        b->states == NULL || b->decodes == NULL || b->ahead_memory == NULL || b->biases == NULL) {
         free(mem);
         batch_close(b);
         return error_set(e, STATUS_NO_MEMORY, NULL, "out of memory for a step");
@@ -72,6 +75,7 @@ void batch_close(struct batch *b) {
     free(b->items);
     free(b->order);
     free(b->sums);
+    free(b->states);
     free(b->decodes);
     free(b->ahead_memory);
     free(b->biases);
@@ -135,9 +139,10 @@ static void guess(struct batch *b, struct slots *t) {
         struct choice *k = choice_of(t, d);
         const uint32_t name = d->slot->choices[d->choice];
         const struct sequence *q = &k->sequence;
-        draft_follow(t->cfg.drafts, name, q->tokens, q->n_tokens, DRAFT_FOLLOW_TOKENS);
+        /* While tokens are held nothing is guessed: what may be withdrawn is not learnt from. */
+        draft_follow(t->cfg.drafts, name, q->tokens, q->n_committed, DRAFT_FOLLOW_TOKENS);
         /* The last token of the answer needs no row of its own. */
-        const uint32_t left = d->slot->max_tokens - k->n_generated - 1;
+        const uint32_t left = d->slot->max_tokens - (q->n_tokens - d->slot->n_prompt) - 1;
         draft_guess(t->cfg.drafts, name, q->tokens, q->n_tokens, left, &k->guess);
     }
 }
@@ -202,6 +207,7 @@ static void choose_drafts(struct batch *b, struct slots *t) {
 static bool spec_ahead(struct batch *b, const struct choice *k, uint32_t n,
                        struct sample_spec *spec) {
     *spec = draw_spec(&k->draw);
+    monitor_spec(&k->monitor, spec);
     if (!k->draw.penalised || n == 0) return true;
     if (n == 1) draw_copy(&b->ahead, &k->draw);
     draw_accept(&b->ahead, k->guess.ids[n - 1]);
@@ -214,6 +220,32 @@ static bool spec_ahead(struct batch *b, const struct choice *k, uint32_t n,
     return true;
 }
 
+static void add_tap(struct batch *b, const struct tap *tap) {
+    CHECK(b->step->n_taps < b->step->limits.max_taps);
+    b->step->taps[b->step->n_taps++] = *tap;
+}
+
+/* Ids that were withdrawn at the position that is drawn next join the list, which is ascending. */
+static void exclude(struct batch *b, const struct choice *k, struct sample_spec *spec) {
+    const uint32_t *ids, n = monitor_excluded(&k->monitor, k->sequence.n_settled, &ids);
+    if (n == 0) return;
+    struct sample_bias *list = b->biases + b->n_biases;
+    CHECK(spec->n_biases + n <= BATCH_BIASES - b->n_biases);
+    uint32_t i = 0, at = 0;
+    for (uint32_t x = 0; x < n || i < spec->n_biases;) {
+        const uint32_t id = i < spec->n_biases ? spec->biases[i].id : UINT32_MAX;
+        if (x < n && ids[x] <= id) {
+            i += ids[x] == id;
+            list[at++] = (struct sample_bias){.id = ids[x++], .divisor = 1, .delta = -FLT_MAX};
+        } else {
+            list[at++] = spec->biases[i++];
+        }
+    }
+    b->n_biases += at;
+    spec->biases = list;
+    spec->n_biases = at;
+}
+
 static void add_decode(struct batch *b, struct slots *t, struct batch_decode *d) {
     struct choice *k = choice_of(t, d);
     struct sample_spec specs[1 + DRAFT_MAX_TOKENS];
@@ -222,9 +254,19 @@ static void add_decode(struct batch *b, struct slots *t, struct batch_decode *d)
     while (n <= d->n_drafted && spec_ahead(b, k, n, &specs[n])) n++;
     k->n_drafted = n - 1;
     for (uint32_t i = 0; i < k->n_drafted; i++) sequence_append(&k->sequence, k->guess.ids[i]);
+    exclude(b, k, &specs[0]);
     const uint32_t first_row = b->step->n_rows;
     add(b, t, d->slot, d->choice, n > 1 ? SPAN_VERIFY : SPAN_DECODE, n);
     for (uint32_t i = 0; i < n; i++) add_draw(b, &specs[i], first_row + i);
+    if (!k->monitor.on) return;
+    float *states = b->states + (size_t)first_row * b->d_model;
+    add_tap(b, &(struct tap){.layer = b->monitor_layer,
+                             .first_row = first_row,
+                             .n_rows = n,
+                             .mode = TAP_KEEP,
+                             .normalised = true,
+                             .out = states});
+    b->items[b->n_items - 1].sums = states;
 }
 
 static void add_decodes(struct batch *b, struct slots *t) {
@@ -355,7 +397,22 @@ static void add_prefill(struct batch *b, struct slots *t, struct slot *s, uint32
     const struct sequence *q = &t->choices[s->choices[0]].sequence;
     const uint32_t first_row = b->step->n_rows;
     const bool last = q->n_computed + rows == s->n_prefill;
+    float *sums = NULL;
+    uint32_t first;
+    const uint32_t n_user = slot_prompt_rows(t, s, rows, &first);
+    if (n_user > 0) {
+        sums = b->sums + (size_t)b->n_sums * b->d_model;
+        slot_prompt_before(t, s, first, n_user, sums);
+        b->n_sums += encode_pages(q->n_computed + first, n_user);
+        add_tap(b, &(struct tap){.layer = b->monitor_layer,
+                                 .first_row = first_row + first,
+                                 .n_rows = n_user,
+                                 .mode = TAP_SUM,
+                                 .normalised = true,
+                                 .out = sums});
+    }
     add(b, t, s, 0, SPAN_PREFILL, rows);
+    b->items[b->n_items - 1].sums = sums;
     if (s->score_prompt) {
         const uint32_t n = last && s->max_tokens > 0 ? rows - 1 : rows;
         for (uint32_t i = 0; i < n; i++) {
@@ -376,17 +433,13 @@ static void add_prefill(struct batch *b, struct slots *t, struct slot *s, uint32
 static void add_encode(struct batch *b, struct slots *t, struct slot *s, uint32_t rows) {
     const uint32_t first = t->choices[s->choices[0]].sequence.n_computed;
     float *sums = b->sums + (size_t)b->n_sums * b->d_model;
-    struct step *step = b->step;
     encode_before(&s->encode, first, rows, sums);
     b->n_sums += encode_pages(first, rows);
-    CHECK(step->n_taps < step->limits.max_taps);
-    step->taps[step->n_taps++] = (struct tap){
-        .layer = b->n_layers,
-        .first_row = step->n_rows,
-        .n_rows = rows,
-        .mode = TAP_SUM,
-        .out = sums,
-    };
+    add_tap(b, &(struct tap){.layer = b->n_layers,
+                             .first_row = b->step->n_rows,
+                             .n_rows = rows,
+                             .mode = TAP_SUM,
+                             .out = sums});
     add(b, t, s, 0, SPAN_ENCODE, rows);
     b->items[b->n_items - 1].sums = sums;
     s->served = b->n_steps;

@@ -28,8 +28,8 @@ struct batch_item {
     struct slot *slot;
     uint32_t choice; /* index among the slot's choices */
     uint32_t first_row, n_rows, first_output, n_outputs, n_copies;
-    float *sums;   /* SLOT_ENCODE: where the span's states are summed, else NULL */
     uint32_t look; /* SLOT_LOOK: index into the step's looks, else STEP_NONE */
+    float *sums;   /* where the span's states are summed or kept, else NULL */
 };
 
 /* A decode of the step that is being built. */
@@ -56,6 +56,8 @@ struct batch {
     uint32_t n_layers, d_model;
     float *sums; /* [pages that a step's rows can touch, d_model] */
     uint32_t n_sums;
+    float *states; /* [max_rows, d_model]: of monitored decodes, by row */
+    uint32_t monitor_layer;
 };
 
 /* epoch: of the label heads; 0: there are none, and no slot will want to be looked at. */

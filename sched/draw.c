@@ -78,7 +78,7 @@ static void count_up(struct draw *d, uint32_t id) {
 static void count_down(struct draw *d, uint32_t id) {
     const uint32_t i = lower_bound(d, id);
     CHECK(i < d->n && d->biases[i].id == id && d->uses[i].count > 0);
-    if (--d->uses[i].count > 0 || d->uses[i].logit_bias != 0) {
+    if (--d->uses[i].count > 0 || d->uses[i].logit_bias != 0 || d->uses[i].in_prompt) {
         update(d, i);
         return;
     }
@@ -135,6 +135,19 @@ void draw_accept(struct draw *d, uint32_t id) {
         d->window_at = (d->window_at + 1) % DRAW_WINDOW_TOKENS;
     }
     count_up(d, id);
+}
+
+void draw_withdraw(struct draw *d, uint32_t id, uint32_t before) {
+    if (!d->penalised) return;
+    count_down(d, id);
+    if (d->scope != PENALTY_SCOPE_LLAMACPP) return;
+    d->window_at = (d->window_at + DRAW_WINDOW_TOKENS - 1) % DRAW_WINDOW_TOKENS;
+    if (before == UINT32_MAX) {
+        d->n_window--;
+        return;
+    }
+    d->window[d->window_at] = before;
+    count_up(d, before);
 }
 
 void draw_copy(struct draw *ahead, const struct draw *d) {

@@ -60,6 +60,10 @@ void draw_start(struct draw *d, const struct request *r, uint64_t seed, uint32_t
                 uint32_t n_distinct);
 /* The token was committed. */
 void draw_accept(struct draw *d, uint32_t id);
+/* Takes the last accepted token back. `before`: the token that it pushed out of the llama.cpp
+ * window, which is the one DRAW_WINDOW_TOKENS before it in prompt and answer; TOKEN_NONE (all ones)
+ * if there is none. */
+void draw_withdraw(struct draw *d, uint32_t id, uint32_t before);
 /* Makes `ahead` (draw_init'ed alike) what d is now, so that drafts can be counted in it. */
 void draw_copy(struct draw *ahead, const struct draw *d);
 /* What to put into a step's output. */

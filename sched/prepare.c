@@ -96,9 +96,12 @@ static enum status chat_tokens(struct chore *c, const struct prepare_model *m,
     if (st == STATUS_OK)
         st = tokenizer_encode_spans(m->tokenizer, c, prompt.text, prompt.len, prompt.spans,
                                     prompt.n_spans, TOKENIZE_SPECIAL, out, e);
-    const size_t len = prompt.len;
+    const size_t len = prompt.len, n = out->n;
+    if (st == STATUS_OK && r->rollback.rule != ROLLBACK_OFF)
+        p->user = user_tokens(m->tokenizer, out->ids, n, prompt.len, prompt.spans, prompt.n_spans);
     rendered_free(&prompt);
     if (st == STATUS_OK) st = put_bos(m->tokenizer, out, e);
+    if (st == STATUS_OK && out->n > n) p->user.first++, p->user.end++;
     if (st == STATUS_OK) st = keep_marks(c, m, &marks, len, p, e);
     gate_marks_free(&marks);
     return st;
@@ -171,6 +174,10 @@ static enum status check_request(const struct prepare_model *m, const struct req
     if (r->n == 0 || r->n > m->max_choices)
         return error_set(e, STATUS_INVALID, "n", "n is %u; this server runs at most %u at once",
                          r->n, m->max_choices);
+    if (r->rollback.rule == ROLLBACK_AUTO && !m->calibrated)
+        return error_set(e, STATUS_UNSUPPORTED, "laconic.rollback.rule",
+                         "laconic.rollback.rule auto needs a calibrated monitor in the side-car "
+                         "(laconic calibrate --monitor)");
     for (uint32_t i = 0; i < r->n_logit_bias; i++)
         if (r->logit_bias[i].id >= m->n_vocab)
             return error_set(e, STATUS_INVALID, "logit_bias", "token id %u is not below %u",
@@ -210,6 +217,8 @@ static enum status prepare_prompt(struct chore *c, const struct prepare_model *m
     else
         st = text_tokens(c, m, r, p, e);
     if (st == STATUS_OK) st = never_empty(m, r, &p->tokens, e);
+    if (r->kind != REQUEST_CHAT) p->user = (struct token_range){0, (uint32_t)p->tokens.n};
+    if (p->user.first == 0 && p->user.end > 0) p->user.first = 1;
     if (st == STATUS_OK) st = check_context(m, r, p, e);
     if (st == STATUS_OK) st = find_distinct(c, m, r, p, e);
     return st;

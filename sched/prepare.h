@@ -18,6 +18,7 @@
 #include "core/plan.h"
 #include "core/request.h"
 #include "models/tokenizer.h"
+#include "models/user_tokens.h"
 #include "sched/gate.h"
 #include "sched/policy.h"
 
@@ -37,6 +38,7 @@ struct prepare_model {
     uint32_t max_label_tokens;       /* that every step has room for beside all decodes */
     struct policy *policy;           /* NULL: tasks are not told */
     const struct encoder *encoder;   /* for prompt lint; NULL: without it */
+    bool calibrated;                 /* rollback rule `auto` can be asked for */
 };
 
 struct prepared {
@@ -47,6 +49,7 @@ struct prepared {
     struct buffer text;       /* DETOKENIZE: the answer */
     uint32_t *distinct;       /* the prompt's ids, ascending, when draw_wants_prompt_ids */
     uint32_t n_distinct;
+    struct token_range user; /* tokens that say what the request is about; never position 0 */
     struct gate_prompt gate;
     uint32_t max_tokens;             /* cut to what the context leaves */
     struct label_job *label;         /* of a request with labels, else NULL */

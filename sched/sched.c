@@ -57,6 +57,8 @@ struct sched {
     struct drafts drafts;
     struct explain *explain;   /* NULL without a policy */
     struct feedback *feedback; /* as well */
+    struct monitor_model monitor;
+    struct page_sums sums;
     struct prepare_model model;
     struct chores chores;
     struct queue to_prepare, to_embed, to_start;
@@ -143,7 +145,12 @@ static enum status open_parts(struct sched *s, struct error *e) {
     s->kv = (struct kv_store){
         .pool = cfg->pages, .n_groups = cfg->plan->n_groups, .domain = cfg->kv_domain};
     enum status st = STATUS_OK;
-    if (cfg->prefix_cache) st = prefix_cache_open(cfg->pages, cfg->plan->n_groups, &s->kv.cache, e);
+    s->monitor = monitor_model_plain(cfg->plan->n_layers, cfg->plan->d_model);
+    if (cfg->monitor != NULL) s->monitor = *cfg->monitor;
+    st = page_sums_open(&s->sums, cfg->pages, cfg->plan->d_model, e);
+    s->kv.sums = &s->sums;
+    if (st == STATUS_OK && cfg->prefix_cache)
+        st = prefix_cache_open(cfg->pages, cfg->plan->n_groups, &s->kv.cache, e);
     const struct drafts_config drafts = {
         .suffix = cfg->suffix_drafts,
         .ngram = cfg->ngram_drafts,
@@ -164,6 +171,7 @@ static enum status open_parts(struct sched *s, struct error *e) {
         .drafts = drafting ? &s->drafts : NULL,
         .gate = cfg->gate,
         .explain = s->explain,
+        .monitor = &s->monitor,
         .heap_bytes = cfg->heap_bytes,
         .n_ctx = cfg->n_ctx,
         .n_vocab = cfg->plan->n_vocab,
@@ -217,6 +225,7 @@ enum status sched_open(const struct sched_config *cfg, struct sched **out, struc
         .max_label_tokens = label_tokens(cfg),
         .policy = cfg->policy,
         .encoder = cfg->encoder,
+        .calibrated = s->monitor.calibrated,
     };
     for (uint32_t g = 0; g < s->kv.n_groups; g++) {
         const uint32_t n = page_pool_counts(cfg->pages, g).capacity;
@@ -762,5 +771,6 @@ void sched_close(struct sched *s) {
     feedback_close(s->feedback);
     explain_close(s->explain);
     prefix_cache_close(s->kv.cache);
+    page_sums_close(&s->sums);
     free(s);
 }

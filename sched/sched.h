@@ -21,12 +21,13 @@ struct chat_template;
 struct encoder; /* models/encoder.h */
 struct metrics;
 struct flight;
-struct ngram_table; /* models/ngram_table.h */
-struct gate_config; /* sched/gate.h */
-struct label_sets;  /* models/label_heads.h */
-struct policy;      /* sched/policy.h */
-struct log;         /* core/log.h */
-struct buffer;      /* core/buffer.h */
+struct ngram_table;   /* models/ngram_table.h */
+struct gate_config;   /* sched/gate.h */
+struct label_sets;    /* models/label_heads.h */
+struct monitor_model; /* models/monitor_model.h */
+struct policy;        /* sched/policy.h */
+struct log;           /* core/log.h */
+struct buffer;        /* core/buffer.h */
 
 /* When and from what the task model may be trained anew (sched/feedback.h). */
 struct sched_adapt {
@@ -59,7 +60,8 @@ struct sched_config {
      * SCHED_POLICY_WORKSPACES, or for the workers if they are fewer. */
     struct policy *policy;
     struct sched_adapt adapt;
-    const struct log *log; /* NULL: silent */
+    const struct log *log;               /* NULL: silent */
+    const struct monitor_model *monitor; /* what it knows of the model; NULL: nothing; copied */
     uint64_t
         prefill_budget_ns;   /* time a step may spend on prefill beside running decodes; 0: 10 ms */
     uint64_t chore_slice_ns; /* longest run of a chore without a look at the ring; 0: 200 us */

@@ -19,16 +19,17 @@ void sequence_init(struct sequence *q, void *mem, uint32_t n_ctx) {
 void sequence_start(struct sequence *q, const uint32_t *tokens, uint32_t n) {
     CHECK(n <= q->n_ctx && q->n_pages == 0);
     memcpy(q->tokens, tokens, n * sizeof *tokens);
-    q->n_tokens = q->n_committed = n;
+    q->n_tokens = q->n_settled = q->n_committed = n;
     q->n_computed = q->n_sealed = q->n_hit = 0;
     q->n_plain = UINT32_MAX;
+    q->holds = false;
     q->tail = PREFIX_ROOT;
 }
 
 void sequence_restart(struct sequence *q, const uint32_t *tokens, uint32_t n) {
     CHECK(n <= q->n_ctx && q->n_sealed == 0 && q->n_hit == 0);
     memcpy(q->tokens, tokens, n * sizeof *tokens);
-    q->n_tokens = q->n_committed = n;
+    q->n_tokens = q->n_settled = q->n_committed = n;
     q->n_computed = 0;
 }
 
@@ -60,6 +61,8 @@ void sequence_fork(struct sequence *q, const struct sequence *from, const struct
         for (uint32_t g = 0; g < kv->n_groups; g++)
             page_pool_retain(kv->pool, g, page_row(q, kv, i)[g]);
     q->n_tokens = from->n_tokens;
+    q->n_settled = from->n_settled;
+    q->holds = from->holds;
     q->n_committed = from->n_committed;
     q->n_computed = from->n_computed;
     q->n_sealed = from->n_sealed;
@@ -75,23 +78,25 @@ void sequence_append(struct sequence *q, uint32_t token) {
 }
 
 void sequence_commit(struct sequence *q, uint32_t n) {
-    CHECK(n >= q->n_committed && n <= q->n_tokens);
+    CHECK(n >= q->n_committed && n <= q->n_settled);
     q->n_committed = n;
 }
 
 void sequence_cut(struct sequence *q, uint32_t n) {
     CHECK(n >= q->n_committed && n <= q->n_tokens);
     q->n_tokens = n;
+    if (q->n_settled > n) q->n_settled = n;
     if (q->n_computed > n) q->n_computed = n;
 }
 
 bool sequence_settle(struct sequence *q, uint32_t token) {
-    const bool right = q->n_committed < q->n_tokens && q->tokens[q->n_committed] == token;
+    const bool right = q->n_settled < q->n_tokens && q->tokens[q->n_settled] == token;
     if (!right) {
-        sequence_cut(q, q->n_committed);
+        sequence_cut(q, q->n_settled);
         sequence_append(q, token);
     }
-    q->n_committed++;
+    q->n_settled++;
+    if (!q->holds) q->n_committed = q->n_settled;
     return right;
 }
 
@@ -160,12 +165,17 @@ void sequence_computed(struct sequence *q, const struct kv_store *kv, uint32_t n
 void sequence_seal(struct sequence *q, const struct kv_store *kv) {
     uint32_t n = q->n_computed < q->n_committed ? q->n_computed : q->n_committed;
     if (n > q->n_plain) n = q->n_plain;
+    /* The row before the commit index may be run again. */
+    if (q->holds && n == q->n_committed && n > 0) n--;
     while ((q->n_sealed + 1) * KV_PAGE_TOKENS <= n) {
         uint32_t *row = page_row(q, kv, q->n_sealed);
         if (kv->cache != NULL) {
+            const uint32_t own = row[0];
+            const uint8_t summed = page_pool_meta(kv->pool, 0, own)->summed;
             const uint32_t entry = prefix_cache_insert(
                 kv->cache, q->tail, kv->domain, q->tokens + q->n_sealed * KV_PAGE_TOKENS, row);
             if (entry == PREFIX_ROOT) return;
+            if (row[0] != own && summed != 0) page_sums_move(kv->sums, own, summed, row[0]);
             q->tail = entry;
         }
         for (uint32_t g = 0; g < kv->n_groups; g++) {
@@ -188,6 +198,7 @@ void sequence_release(struct sequence *q, const struct kv_store *kv, bool suspec
             for (uint32_t g = 0; g < kv->n_groups; g++) page_pool_release(kv->pool, g, row[g]);
         }
     }
-    q->n_pages = q->n_tokens = q->n_committed = q->n_computed = q->n_sealed = q->n_hit = 0;
+    q->n_pages = q->n_tokens = q->n_settled = q->n_committed = q->n_computed = q->n_sealed =
+        q->n_hit = 0;
     q->tail = PREFIX_ROOT;
 }

@@ -1,8 +1,10 @@
 /* sequence.h: the tokens of one choice and the KV pages that hold them.
  *
- * Indexes, always n_sealed * 16 <= n_committed, n_computed <= n_tokens and n_committed <= n_tokens:
- *   n_tokens     known tokens (prompt, then drawn)
- *   n_committed  the commit index: nothing past it is sent, nothing before it changes
+ * Indexes, always n_sealed * 16 <= n_committed <= n_settled <= n_tokens, n_computed <= n_tokens:
+ *   n_tokens     known tokens (prompt, drawn, then drafts)
+ *   n_settled    of them given or drawn by the model; what follows are drafts
+ *   n_committed  the commit index: nothing past it is sent, nothing before it changes. It is
+ *                n_settled, unless the sequence holds: then its owner commits, and may cut back
  *   n_computed   positions whose KV is in the pages
  *   n_sealed     leading pages that are full, committed, and behind an output that was a number;
  * they may be shared through the prefix cache. Pages are shared by reference count and copied
@@ -21,18 +23,21 @@
 
 #include "alloc/page_pool.h"
 #include "core/step.h"
+#include "sched/page_sums.h"
 #include "sched/prefix_cache.h"
 
 /* Where sequences keep their pages. */
 struct kv_store {
     struct page_pool *pool;
     struct prefix_cache *cache; /* NULL: off */
+    struct page_sums *sums;     /* NULL: no request is monitored */
     uint32_t n_groups;
     uint64_t domain;
 };
 
 struct sequence {
-    uint32_t n_tokens, n_committed, n_computed, n_sealed;
+    uint32_t n_tokens, n_settled, n_committed, n_computed, n_sealed;
+    bool holds;       /* drawn tokens are not committed by themselves (sched/monitor.h) */
     uint32_t n_pages; /* entries of each block table in use */
     uint32_t n_hit;   /* leading pages that came from the cache */
     uint32_t n_plain; /* leading positions whose KV depends on the tokens alone: others never go
@@ -60,12 +65,15 @@ uint32_t sequence_adopt_prefix(struct sequence *q, const struct kv_store *kv, ui
 /* Pages and tokens of `from`; no page is copied yet. */
 void sequence_fork(struct sequence *q, const struct sequence *from, const struct kv_store *kv);
 void sequence_append(struct sequence *q, uint32_t token);
-/* The model draws `token` at the commit index: it is committed. Where a draft stood there that
- * equals it, returns true, and what follows the draft stays; else everything uncommitted is cut. */
+/* The model draws `token` at n_settled: it is settled and, unless the sequence holds, committed.
+ * Where a draft stood there that equals it, returns true, and what follows the draft stays; else
+ * everything that is not settled is cut. */
 bool sequence_settle(struct sequence *q, uint32_t token);
-/* Everything up to n is final. */
+/* Everything up to n is final. n <= n_settled. */
 void sequence_commit(struct sequence *q, uint32_t n);
-/* Forgets tokens from n on. n >= n_committed. Pages stay, to be written again. */
+/* Forgets tokens from n on. n >= n_committed. Pages stay, to be written again. Where the row of
+ * token n - 1 is to be run once more (its logits were not kept) the caller lowers n_computed: a
+ * sequence that holds has no sealed page there. */
 void sequence_cut(struct sequence *q, uint32_t n);
 
 /* Appends a span of the next n positions to be computed, with pages to write them to; shared ones

@@ -19,11 +19,14 @@ enum status slots_open(struct slots *t, const struct slots_config *cfg, struct e
     const size_t emit_bytes = aligned(emit_footprint());
     const size_t encode_bytes = aligned(encode_footprint(cfg->d_model));
     const size_t gate_bytes = aligned(gate_footprint(cfg->n_ctx));
+    const size_t monitor_bytes = aligned(monitor_footprint(cfg->d_model));
     t->slots = calloc(n, sizeof *t->slots);
+    t->total = calloc(cfg->d_model, sizeof *t->total);
     t->choices = calloc(n, sizeof *t->choices);
-    t->memory = calloc(n, sequence_bytes + draw_bytes + emit_bytes + encode_bytes + gate_bytes);
+    t->memory = calloc(n, sequence_bytes + draw_bytes + emit_bytes + encode_bytes + gate_bytes +
+                              monitor_bytes);
     enum status st = emit_scratch_open(&t->scratch, cfg->tokenizer, e);
-    if (t->slots == NULL || t->choices == NULL || t->memory == NULL)
+    if (t->slots == NULL || t->total == NULL || t->choices == NULL || t->memory == NULL)
         st = error_set(e, STATUS_NO_MEMORY, NULL, "out of memory for %u slots", n);
     if (st != STATUS_OK) {
         slots_close(t);
@@ -39,6 +42,8 @@ enum status slots_open(struct slots *t, const struct slots_config *cfg, struct e
         at += encode_bytes;
         gate_init(&t->slots[i].gate, at);
         at += gate_bytes;
+        monitor_init(&t->choices[i].monitor, at, cfg->d_model);
+        at += monitor_bytes;
         t->slots[i].index = i;
     }
     t->n_choices_free = n;
@@ -50,6 +55,7 @@ void slots_close(struct slots *t) {
     emit_scratch_close(&t->scratch);
     free(t->slots);
     free(t->choices);
+    free(t->total);
     free(t->memory);
     memset(t, 0, sizeof *t);
 }
@@ -142,6 +148,9 @@ static void tell_done(struct slot *s, uint32_t label, uint64_t now) {
         .gate_attended = s->gate.n_attended,
         .gate_there = s->gate.n_there,
         .n_anchors = s->gate.n_anchors,
+        .n_rollbacks = s->n_rollbacks,
+        .n_withdrawn = s->n_withdrawn,
+        .n_breakers = s->n_breakers,
         .queue_ns = s->admitted_ns - s->request->received_ns,
         .prefill_ns = first - s->admitted_ns,
         .decode_ns = now - first,
@@ -153,6 +162,7 @@ static void tell_done(struct slot *s, uint32_t label, uint64_t now) {
         report.label = label;
         report.exit_layer = s->exit_layer;
     }
+    memcpy(report.rollbacks, s->rollbacks, sizeof report.rollbacks);
     answer_done(s->answer, &usage, &report);
 }
 
@@ -245,6 +255,41 @@ static void record_start(struct slots *t, const struct slot *s, const struct slo
     metric_add(t->cfg.metrics, METRIC_PREFIX_HIT_TOKENS, 0, s->n_cached);
 }
 
+/* The user's positions on page i of the prompt: [*first, *end) of its 16; false: none. */
+static bool user_part(const struct slot *s, uint32_t i, uint32_t *first, uint32_t *end) {
+    const uint32_t page0 = i * KV_PAGE_TOKENS;
+    if (s->user.end <= page0 || s->user.first >= page0 + KV_PAGE_TOKENS ||
+        s->user.first >= s->user.end)
+        return false;
+    *first = s->user.first > page0 ? s->user.first - page0 : 0;
+    *end = s->user.end - page0 < KV_PAGE_TOKENS ? s->user.end - page0 : KV_PAGE_TOKENS;
+    return true;
+}
+
+/* Leading pages whose sum, where the monitor needs one, is there. */
+static uint32_t summed_pages(const struct slots *t, const struct slot *s,
+                             const struct sequence *q) {
+    uint32_t i = 0, first, end;
+    for (; i < q->n_pages; i++) {
+        if (!user_part(s, i, &first, &end)) continue;
+        const uint32_t page = q->pages[(size_t)i * t->cfg.kv->n_groups];
+        if (page_pool_meta(t->cfg.kv->pool, 0, page)->summed != page_sums_tag(first, end)) break;
+    }
+    return i;
+}
+
+/* At least the last row is computed, for its logits; a scored prompt needs all of them. */
+static uint32_t adopt_prefix(struct slots *t, const struct slot *s, struct sequence *q,
+                             const struct prepared *p) {
+    const uint32_t n = sequence_adopt_prefix(q, t->cfg.kv, s->n_prefill - 1);
+    const uint32_t summed = summed_pages(t, s, q);
+    if (summed == q->n_pages) return n;
+    /* The others were computed for requests that nobody monitored. */
+    sequence_release(q, t->cfg.kv, false);
+    sequence_start(q, p->tokens.ids, s->n_prompt);
+    return sequence_adopt_prefix(q, t->cfg.kv, summed * KV_PAGE_TOKENS);
+}
+
 /* Choices, the prefix that is cached, and a reservation for the rest. */
 static bool take_memory(struct slots *t, struct slot *s, const struct slot_start *w) {
     const struct request *r = w->request;
@@ -254,14 +299,15 @@ static bool take_memory(struct slots *t, struct slot *s, const struct slot_start
     s->n_prefill = prepare_prefill(r, s->n_prompt, s->max_tokens);
     s->score_prompt = r->echo && r->logprobs;
     s->n_reserved = s->n_cached = 0;
+    s->user = (struct token_range){0};
+    if (r->rollback.rule != ROLLBACK_OFF) s->user = p->user;
     slot_take_choices(t, s, r->n);
     struct sequence *q = &slot_choice(t, s, 0)->sequence;
     sequence_start(q, p->tokens.ids, s->n_prompt);
     gate_start(&s->gate, t->cfg.gate, r, &p->gate, s->n_prompt);
     if (s->gate.on) q->n_plain = s->gate.policy.first_position;
     if (s->n_prefill == 0) return true;
-    /* At least the last row is computed, for its logits; a scored prompt needs all of them. */
-    if (!s->score_prompt) s->n_cached = sequence_adopt_prefix(q, t->cfg.kv, s->n_prefill - 1);
+    if (!s->score_prompt) s->n_cached = adopt_prefix(t, s, q, p);
     const uint64_t pages =
         prepare_pages(s->n_prompt, s->max_tokens, r->n) - s->n_cached / KV_PAGE_TOKENS;
     if (pages <= UINT32_MAX && slot_reserve(t->cfg.kv, (uint32_t)pages)) {
@@ -283,6 +329,7 @@ static bool take_encode_memory(struct slots *t, struct slot *s, const struct slo
     s->n_prompt = (uint32_t)p->tokens.n;
     s->max_tokens = s->n_cached = 0;
     s->score_prompt = false;
+    s->user = (struct token_range){0};
     s->n_reserved = 0;
     if (!slot_reserve(t->cfg.kv, pages_for(longest))) return false;
     s->n_reserved = pages_for(longest);
@@ -322,6 +369,7 @@ enum status slot_admit(struct slots *t, const struct slot_start *w, uint64_t now
     s->first_token_ns = 0;
     s->n_unfinished = s->n_choices;
     s->n_generated = s->n_echoed = s->n_proposed = s->n_accepted = 0;
+    s->n_rollbacks = s->n_withdrawn = s->n_breakers = 0;
     s->served = w->step;
     s->deadline_missed = s->paused = false;
     stop_set_init(&s->stops, r->stops, r->n_stops);
@@ -330,6 +378,7 @@ enum status slot_admit(struct slots *t, const struct slot_start *w, uint64_t now
         const struct prepared *p = w->prepared;
         draw_start(&k->draw, r, s->seed, c, p->tokens.ids, s->n_prompt, p->distinct, p->n_distinct);
         emit_start(&k->emit, t->cfg.tokenizer, r, c, &s->stops);
+        monitor_start(&k->monitor, t->cfg.monitor, &r->rollback, s->n_prompt);
         k->n_drafted = 0;
         if (t->cfg.drafts != NULL) draft_start(t->cfg.drafts, s->choices[c], 0, s->n_prompt);
     }
@@ -355,15 +404,11 @@ void slots_pause_and_resume(struct slots *t, uint64_t now) {
     }
 }
 
-/* One more token of a choice: committed at once, since nothing can withdraw it. Returns whether a
- * draft foretold it, so that the next row's output is one too. */
-static bool accept(struct slots *t, struct slot *s, uint32_t c, const struct output *o,
-                   uint64_t now) {
+/* One more token is final: the client sees it. */
+static void commit_token(struct slots *t, struct slot *s, uint32_t c, const struct output *o,
+                         uint32_t position, uint64_t now) {
     struct choice *k = slot_choice(t, s, c);
-    const bool foretold = sequence_settle(&k->sequence, o->token);
-    s->n_accepted += foretold;
-    draw_accept(&k->draw, o->token);
-    slot_record(t, s, now, FLIGHT_TOKEN, c, o->token, k->sequence.n_committed - 1);
+    slot_record(t, s, now, FLIGHT_TOKEN, c, o->token, position);
     metric_add(t->cfg.metrics, METRIC_COMPLETION_TOKENS, 0, 1);
     if (k->n_generated > 0)
         metric_time(t->cfg.metrics, METRIC_INTER_TOKEN, 0, now - k->last_token_ns);
@@ -378,6 +423,82 @@ static bool accept(struct slots *t, struct slot *s, uint32_t c, const struct out
     } else if (k->n_generated == s->max_tokens) {
         finish_at_length(t, s, c, now);
     }
+}
+
+/* Held tokens before `n` are final. */
+static void commit_held(struct slots *t, struct slot *s, uint32_t c, uint32_t n, uint64_t now) {
+    struct choice *k = slot_choice(t, s, c);
+    while (!k->finished && k->sequence.n_committed < n) {
+        const uint32_t at = k->sequence.n_committed;
+        sequence_commit(&k->sequence, at + 1);
+        commit_token(t, s, c, monitor_held(&k->monitor, at), at, now);
+    }
+}
+
+/* Tokens from `cut` on never were. The row before them runs again: its logits were not kept. */
+static void withdraw(struct slots *t, struct slot *s, uint32_t c, uint32_t cut,
+                     const struct output *o, uint64_t now) {
+    struct choice *k = slot_choice(t, s, c);
+    struct sequence *q = &k->sequence;
+    const uint32_t n = q->n_settled - cut;
+    for (uint32_t at = q->n_settled; at-- > cut;)
+        draw_withdraw(&k->draw, q->tokens[at],
+                      at >= DRAW_WINDOW_TOKENS ? q->tokens[at - DRAW_WINDOW_TOKENS] : TOKEN_NONE);
+    sequence_cut(q, cut);
+    q->n_computed = cut - 1;
+    if (s->n_rollbacks < REQUEST_REPORT_ROLLBACKS)
+        s->rollbacks[s->n_rollbacks] = (struct rollback_event){.choice = c,
+                                                               .at = cut - s->n_prompt,
+                                                               .withdrawn = n,
+                                                               .entropy = o->entropy,
+                                                               .similarity = o->cosine};
+    s->n_rollbacks++;
+    s->n_withdrawn += n;
+    metric_add(t->cfg.metrics, METRIC_ROLLBACK_COUNT, task_of(s), 1);
+    slot_record(t, s, now, FLIGHT_ROLLBACK, c, n,
+                flight_rollback_pack((struct flight_rollback){cut, o->entropy, o->cosine}));
+}
+
+/* What the monitor says to a token that was drawn. Returns whether the rows behind it, which were
+ * drawn as if it stood and nothing changed, still count. */
+static bool obey(struct slots *t, struct slot *s, uint32_t c, const struct output *o,
+                 struct monitor_verdict v, uint64_t now) {
+    struct choice *k = slot_choice(t, s, c);
+    struct sequence *q = &k->sequence;
+    const uint32_t n = q->n_settled;
+    if (v.cut > 0) {
+        withdraw(t, s, c, v.cut, o, now);
+        return false;
+    }
+    if (v.tripped) {
+        q->holds = false;
+        s->n_breakers++;
+        slot_record(t, s, now, FLIGHT_BREAKER, c, k->monitor.n_rollbacks, n - 1);
+        sequence_cut(q, n);
+        q->n_computed = n - 1;
+    }
+    /* Nothing more is drawn that could speak against what is held. */
+    const bool ends = (!s->request->ignore_eos && tokenizer_is_eog(t->cfg.tokenizer, o->token)) ||
+                      n - s->n_prompt == s->max_tokens;
+    commit_held(t, s, c, ends ? n : v.commit, now);
+    return !v.tripped;
+}
+
+/* One more token of a choice: committed at once, unless a monitor may withdraw it. Returns whether
+ * a draft foretold it, so that the next row's output is one too. */
+static bool accept(struct slots *t, struct slot *s, uint32_t c, struct output *o, uint64_t now) {
+    struct choice *k = slot_choice(t, s, c);
+    bool foretold = sequence_settle(&k->sequence, o->token);
+    const bool watched = k->monitor.on;
+    struct monitor_verdict v = {0};
+    /* While the lists that it was drawn with are as they were. */
+    if (watched) v = monitor_draw(&k->monitor, k->sequence.n_settled - 1, o);
+    draw_accept(&k->draw, o->token);
+    if (watched)
+        foretold = obey(t, s, c, o, v, now) && foretold;
+    else
+        commit_token(t, s, c, o, k->sequence.n_committed - 1, now);
+    s->n_accepted += foretold;
     return foretold;
 }
 
@@ -404,8 +525,8 @@ static bool is_bad(struct slots *t, struct slot *s, const struct output *o, uint
 
 /* Row 0 is the last token's, the others are drafts': each output counts as long as the drafts
  * before it were what was drawn. The others are as if they had never been computed. */
-static void decode_done(struct slots *t, struct slot *s, uint32_t c, const struct output *outputs,
-                        uint32_t n_outputs, uint64_t now) {
+static void decode_done(struct slots *t, struct slot *s, uint32_t c, struct output *outputs,
+                        uint32_t n_outputs, const float *states, uint64_t now) {
     struct choice *k = slot_choice(t, s, c);
     const uint32_t drafted = k->n_drafted;
     uint32_t accepted = 0;
@@ -421,7 +542,10 @@ static void decode_done(struct slots *t, struct slot *s, uint32_t c, const struc
     for (uint32_t i = 0; i < n_outputs; i++) {
         if (is_bad(t, s, &outputs[i], now)) return;
         if (i == 0) sequence_seal(&k->sequence, t->cfg.kv);
-        count_gated(t, s, c, k->sequence.n_committed - 1, now);
+        count_gated(t, s, c, k->sequence.n_settled - 1, now);
+        if (k->monitor.on)
+            monitor_state(&k->monitor, k->sequence.n_settled - 1,
+                          states + (size_t)i * t->cfg.d_model);
         const bool foretold = accept(t, s, c, &outputs[i], now);
         accepted += foretold;
         if (!foretold || k->finished || !slot_running(s)) break;
@@ -430,8 +554,7 @@ static void decode_done(struct slots *t, struct slot *s, uint32_t c, const struc
     draft_settled(t->cfg.drafts, &k->guess, drafted, accepted);
 }
 
-static void prefill_done(struct slots *t, struct slot *s, const struct output *outputs,
-                         uint64_t now) {
+static void prefill_done(struct slots *t, struct slot *s, struct output *outputs, uint64_t now) {
     struct sequence *q = &slot_choice(t, s, 0)->sequence;
     if (s->label != NULL) {
         slot_question_done(t, s);
@@ -442,13 +565,73 @@ static void prefill_done(struct slots *t, struct slot *s, const struct output *o
         return;
     }
     const uint32_t n = s->n_choices;
-    for (uint32_t c = 1; c < n; c++) sequence_fork(&slot_choice(t, s, c)->sequence, q, t->cfg.kv);
+    q->holds = s->request->rollback.rule != ROLLBACK_OFF;
+    for (uint32_t c = 1; c < n; c++) {
+        sequence_fork(&slot_choice(t, s, c)->sequence, q, t->cfg.kv);
+        if (q->holds)
+            monitor_copy_prompt(&slot_choice(t, s, c)->monitor, &slot_choice(t, s, 0)->monitor);
+    }
     s->phase = SLOT_DECODE;
     s->first_token_ns = now;
     if (t->cfg.heap_bytes != NULL) s->heap_mark = *t->cfg.heap_bytes;
     slot_record(t, s, now, FLIGHT_FIRST_TOKEN, 0, outputs[0].token, 0);
     metric_time(t->cfg.metrics, METRIC_TIME_TO_FIRST_TOKEN, 0, now - s->request->received_ns);
     for (uint32_t c = 0; c < n; c++) (void)accept(t, s, c, &outputs[c], now);
+}
+
+/* ---- a monitored prompt ---- */
+
+uint32_t slot_prompt_rows(const struct slots *t, const struct slot *s, uint32_t n,
+                          uint32_t *first) {
+    const uint32_t at = t->choices[s->choices[0]].sequence.n_computed;
+    const uint32_t from = s->user.first > at ? s->user.first : at;
+    const uint32_t to = s->user.end < at + n ? s->user.end : at + n;
+    *first = from - at;
+    return from < to ? to - from : 0;
+}
+
+static float *prompt_sum(const struct slots *t, const struct slot *s, uint32_t page) {
+    const struct sequence *q = &t->choices[s->choices[0]].sequence;
+    return page_sums_of(t->cfg.kv->sums, q->pages[(size_t)page * t->cfg.kv->n_groups]);
+}
+
+void slot_prompt_before(const struct slots *t, const struct slot *s, uint32_t first, uint32_t n,
+                        float *sums) {
+    const struct sequence *q = &t->choices[s->choices[0]].sequence;
+    const uint32_t at = q->n_computed + first, d = t->cfg.d_model;
+    memset(sums, 0, (size_t)encode_pages(at, n) * d * sizeof *sums);
+    /* Begun by an earlier chunk. */
+    if (at > s->user.first && at % KV_PAGE_TOKENS != 0)
+        memcpy(sums, prompt_sum(t, s, at / KV_PAGE_TOKENS), d * sizeof *sums);
+}
+
+/* Before the sequence knows that the rows were computed. */
+static void prompt_after(struct slots *t, struct slot *s, uint32_t n_rows, const float *sums) {
+    const struct sequence *q = &slot_choice(t, s, 0)->sequence;
+    const uint32_t d = t->cfg.d_model;
+    uint32_t first;
+    const uint32_t n = slot_prompt_rows(t, s, n_rows, &first);
+    const uint32_t at = q->n_computed + first, page0 = at / KV_PAGE_TOKENS;
+    for (uint32_t i = 0; i < encode_pages(at, n); i++) {
+        const uint32_t page = q->pages[(size_t)(page0 + i) * t->cfg.kv->n_groups];
+        uint32_t a, b;
+        memcpy(page_sums_of(t->cfg.kv->sums, page), sums + (size_t)i * d, d * sizeof *sums);
+        if (user_part(s, page0 + i, &a, &b) && at + n >= (page0 + i) * KV_PAGE_TOKENS + b)
+            page_pool_meta(t->cfg.kv->pool, 0, page)->summed = page_sums_tag(a, b);
+    }
+}
+
+/* Page by page, wherever each page's sum comes from. */
+static void embed_prompt(struct slots *t, struct slot *s) {
+    struct choice *k = slot_choice(t, s, 0);
+    float *total = t->total;
+    uint32_t a, b;
+    memset(total, 0, t->cfg.d_model * sizeof *total);
+    for (uint32_t i = s->user.first / KV_PAGE_TOKENS; user_part(s, i, &a, &b); i++) {
+        const float *sum = prompt_sum(t, s, i);
+        for (uint32_t d = 0; d < t->cfg.d_model; d++) total[d] = total[d] + sum[d];
+    }
+    monitor_prompt(&k->monitor, total, s->user.end - s->user.first);
 }
 
 /* The states of one more stretch of the text at hand are summed. */
@@ -481,19 +664,22 @@ static void encode_done(struct slots *t, struct slot *s, uint32_t first, uint32_
 }
 
 void slot_step_done(struct slots *t, struct slot *s, uint32_t c, uint32_t first_row,
-                    uint32_t n_rows, const struct output *outputs, uint32_t n_outputs,
-                    const float *sums, const struct label_look *look, uint64_t now) {
+                    uint32_t n_rows, struct output *outputs, uint32_t n_outputs, const float *sums,
+                    const struct label_look *look, uint64_t now) {
     struct sequence *q = &slot_choice(t, s, c)->sequence;
     const uint32_t first_position = q->n_computed;
+    if (s->phase == SLOT_PREFILL && sums != NULL) prompt_after(t, s, n_rows, sums);
     sequence_computed(q, t->cfg.kv, n_rows);
     if (s->phase == SLOT_DECODE) {
-        decode_done(t, s, c, outputs, n_outputs, now);
+        decode_done(t, s, c, outputs, n_outputs, sums, now);
         return;
     }
     if (s->phase == SLOT_SCORE) {
         slot_score_done(t, s, c, outputs, n_outputs, now);
         return;
     }
+    if (q->n_computed == s->n_prompt && s->request->rollback.rule != ROLLBACK_OFF)
+        embed_prompt(t, s);
     for (uint32_t i = 0; i < n_outputs; i++)
         if (is_bad(t, s, &outputs[i], now)) return;
     if (n_outputs > 0) sequence_seal(q, t->cfg.kv);

@@ -27,6 +27,7 @@
 #include "sched/gate.h"
 #include "sched/label.h"
 #include "sched/explain.h"
+#include "sched/monitor.h"
 #include "sched/prepare.h"
 #include "sched/sequence.h"
 
@@ -49,10 +50,11 @@ struct choice {
     struct sequence sequence;
     struct draw draw;
     struct emit emit;
+    struct monitor monitor;
     struct draft_guess guess; /* of the step in flight */
     uint32_t n_drafted;       /* of it, in the step's span */
-    uint32_t n_generated;
-    uint32_t label; /* SLOT_SCORE: sorted, in flight */
+    uint32_t n_generated;     /* committed */
+    uint32_t label;           /* SLOT_SCORE: sorted, in flight */
     uint64_t last_token_ns;
     bool taken, finished;
 };
@@ -87,6 +89,9 @@ struct slot {
     struct label_job *label;   /* of a request with labels, else NULL */
     uint32_t label_last_token; /* SLOT_SCORE: the question's */
     uint32_t exit_layer;       /* layers that label heads looked at; 0: none did */
+    struct token_range user;   /* of the prompt, where the request is monitored */
+    uint32_t n_rollbacks, n_withdrawn, n_breakers;
+    struct rollback_event rollbacks[REQUEST_REPORT_ROLLBACKS]; /* the first of them */
 };
 
 struct slots_config {
@@ -94,9 +99,10 @@ struct slots_config {
     const struct kv_store *kv;
     struct metrics *metrics;
     const struct gate_config *gate;
-    struct flight *flight;      /* [max_batch] slots */
-    struct drafts *drafts;      /* [max_batch] choices, or NULL: off */
-    struct explain *explain;    /* NULL: nothing is kept */
+    struct flight *flight;   /* [max_batch] slots */
+    struct drafts *drafts;   /* [max_batch] choices, or NULL: off */
+    struct explain *explain; /* NULL: nothing is kept */
+    const struct monitor_model *monitor;
     const uint64_t *heap_bytes; /* general-heap bytes taken so far (alloc/heap.h), or NULL */
     uint32_t n_ctx, n_vocab, max_batch, d_model;
 };
@@ -104,6 +110,7 @@ struct slots_config {
 struct slots {
     struct slots_config cfg;
     struct emit_scratch scratch;
+    float *total;           /* [d_model] scratch */
     struct slot *slots;     /* [max_batch] */
     struct choice *choices; /* [max_batch] */
     uint32_t n_running, n_choices_free;
@@ -147,11 +154,20 @@ static inline struct explain_what slot_explanation(const struct slot *s) {
 }
 
 /* A span of `n_rows` for the slot's choice `c` (index among its choices) was computed; its outputs
- * are outputs[n_outputs], `first_row` the step's row of its first token; SLOT_ENCODE: `sums` are
- * its states, as encode_after wants them; SLOT_LOOK: `look` is its answer. */
+ * are outputs[n_outputs], `first_row` the step's row of its first token; `sums` are its states:
+ * SLOT_ENCODE: as encode_after wants them; a monitored prompt: as slot_prompt_rows says, summed by
+ * page; a monitored decode: its rows, normalised. SLOT_LOOK: `look` is its
+ * answer. */
 void slot_step_done(struct slots *t, struct slot *s, uint32_t c, uint32_t first_row,
-                    uint32_t n_rows, const struct output *outputs, uint32_t n_outputs,
-                    const float *sums, const struct label_look *look, uint64_t now);
+                    uint32_t n_rows, struct output *outputs, uint32_t n_outputs, const float *sums,
+                    const struct label_look *look, uint64_t now);
+
+/* Of the next `n` rows of a monitored prompt, those whose states are to be summed: [*first, + the
+ * result), counted from the first of the rows; 0: none. */
+uint32_t slot_prompt_rows(const struct slots *t, const struct slot *s, uint32_t n, uint32_t *first);
+/* sums[pages that they touch, d_model] as their tap wants them. */
+void slot_prompt_before(const struct slots *t, const struct slot *s, uint32_t first, uint32_t n,
+                        float *sums);
 
 /* SLOT_SCORE: rows that the next label of choice `c` takes; 0: none is left. slot_score_begin puts
  * them behind the question; targets[i] is what row i is scored for. */

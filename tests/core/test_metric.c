@@ -212,6 +212,7 @@ static void test_empty(void **state) {
                                          "laconic_completion_tokens_total",
                                          "laconic_draft_tokens_total",
                                          "laconic_dynamic_mask_hit_rate",
+                                         "laconic_rollback_count_total",
                                          "laconic_deadline_missed_total",
                                          "laconic_task_classification_seconds",
                                          "laconic_task_classification_accuracy",

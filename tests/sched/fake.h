@@ -130,6 +130,11 @@ static inline void fake_state(uint64_t h, float *x) {
     for (uint32_t i = 0; i < FAKE_D; i++) x[i] = (float)(mix64(h + i) % 2001) / 1000 - 1;
 }
 
+/* What the monitor's tap sees of the row. */
+static inline uint64_t fake_monitored(uint64_t h) {
+    return h ^ 0x5A5A;
+}
+
 /* Logits of the row whose tokens so far hash to h. Few ids are likely, so that stop strings, ends
  * and penalties matter. One row in `bad_every` is not a number. */
 static inline void fake_logits(uint64_t h, float *z, uint32_t bad_every) {
@@ -263,7 +268,9 @@ static inline void fake_output(struct fake_backend *b, const struct step *s, con
 }
 
 static inline void fake_tap(struct fake_backend *b, const struct step *s, const struct tap *t) {
-    CHECK(t->mode == TAP_SUM && t->layer == b->n_layers && t->n_rows > 0);
+    /* An embedding's, or the monitor's. */
+    CHECK(t->n_rows > 0 && t->normalised == (t->layer != b->n_layers));
+    CHECK(t->layer == b->n_layers ? t->mode == TAP_SUM : t->layer == b->n_layers * 3 / 5 - 1);
     uint32_t i = 0;
     while (t->first_row >= s->spans[i].first_row + s->spans[i].n_tokens) i++;
     const struct span *p = &s->spans[i];
@@ -272,8 +279,10 @@ static inline void fake_tap(struct fake_backend *b, const struct step *s, const 
         const uint32_t page = (p->first_position + r - p->first_row) / KV_PAGE_TOKENS -
                               (p->first_position + t->first_row - p->first_row) / KV_PAGE_TOKENS;
         float x[FAKE_D];
-        fake_state(fake_row_hash(b, s, p, r), x);
-        for (uint32_t d = 0; d < FAKE_D; d++) t->out[page * FAKE_D + d] += x[d];
+        const uint64_t h = fake_row_hash(b, s, p, r);
+        fake_state(t->normalised ? fake_monitored(h) : h, x);
+        float *out = t->out + (t->mode == TAP_SUM ? page : r - t->first_row) * FAKE_D;
+        for (uint32_t d = 0; d < FAKE_D; d++) out[d] = t->mode == TAP_SUM ? out[d] + x[d] : x[d];
     }
 }
 
@@ -393,6 +402,7 @@ struct fake_config {
     const struct label_sets *labels;
     struct policy *policy;
     struct sched_adapt adapt;
+    const struct monitor_model *monitor;
 };
 
 struct fake {
@@ -478,6 +488,7 @@ static inline void fake_open(struct fake *f, const struct fake_config *cfg, stru
         .prefix_cache = !cfg->no_prefix_cache,
         .suffix_drafts = cfg->suffix_drafts,
         .ngram_drafts = cfg->ngram_drafts,
+        .monitor = cfg->monitor,
         .prefill_budget_ns = cfg->prefill_budget_ns,
         .chore_slice_ns = cfg->chore_slice_ns != 0 ? cfg->chore_slice_ns : UINT64_C(10000000000),
         .policy = cfg->policy,

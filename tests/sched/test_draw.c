@@ -66,6 +66,17 @@ static void test_penalties(void **state) {
         for (uint32_t n = n_prompt; n < N_CTX; n++) {
             check_list(&d, &r, tokens, n_prompt, n);
             draw_accept(&d, tokens[n]);
+            if (below(&x, 40) > 0) continue;
+            /* Some are taken back, and others come in their place. */
+            const uint32_t back = n - below(&x, n - n_prompt + 1);
+            for (uint32_t i = n + 1; i-- > back;) {
+                draw_withdraw(&d, tokens[i], i >= 64 ? tokens[i - 64] : TOKEN_NONE);
+                check_list(&d, &r, tokens, n_prompt, i);
+            }
+            for (uint32_t i = back; i <= n; i++) {
+                tokens[i] = below(&x, ids);
+                draw_accept(&d, tokens[i]);
+            }
         }
         check_list(&d, &r, tokens, n_prompt, N_CTX);
     }

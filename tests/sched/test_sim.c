@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "sched/gate.h"
+#include "sched/monitor.h"
 #include "tests/sched/fake.h"
 #include "tests/sched/policy_rig.h"
 
@@ -26,6 +27,7 @@ struct told_choice {
 
 struct wanted {
     bool bad; /* ends with a number that is not one */
+    uint32_t n_rollbacks, n_withdrawn, n_breakers;
     uint32_t completion_tokens;
     struct told_choice choices[REQUEST_MAX_CHOICES];
 };
@@ -45,6 +47,21 @@ struct client {
     struct told_choice got[REQUEST_MAX_CHOICES];
     struct wanted want;
     uint64_t *clock_ns, *random;
+};
+
+/* A score that often triggers: what is drawn says nothing, so any rule is as good. */
+static const struct monitor_model fake_model = {
+    .layer = 42,
+    .d_model = FAKE_D,
+    .calibrated = true,
+    .rule = {.weights = {0, -0.3f, -0.5f, -0.5f, 0.5f, 0.7f},
+             .threshold = 1.2f,
+             .hold = 0.7f,
+             .surprise = 3.2f,
+             .entropy_mean = 2.4f,
+             .entropy_deviation = 0.3f,
+             .cosine_deviation = 0.5f,
+             .clear_tokens = 5},
 };
 
 static bool is_eog(uint32_t id) {
@@ -111,100 +128,179 @@ static uint32_t plain_gate(const struct request *r, uint32_t n_prompt, uint32_t 
     return r->gate == REQUEST_GATE_AUTO && n_prompt < 40 ? 40 : n_prompt;
 }
 
+/* Everything that the plain path knows of one choice. */
+struct plain {
+    const struct client *k;
+    struct wanted *w;
+    struct told_choice *t;
+    struct detokenizer d;
+    struct buffer text;
+    size_t n_echo, cut, starts[512], ends[512];
+    uint32_t tokens[1024], n, n_prompt, n_committed, n_scored;
+    uint32_t gated, tag; /* from which position on, and how */
+    bool over;
+};
+
+static uint64_t hash_of(const struct plain *a, uint32_t n) {
+    uint64_t h = 0;
+    for (uint32_t i = 0; i < n; i++)
+        h = fake_hash(h, a->tokens[i] | (i >= a->gated ? a->tag << 12 : 0));
+    return h;
+}
+
+static void plain_commit(struct plain *a, const struct output *o) {
+    const struct request *r = &a->k->r;
+    struct told_choice *t = a->t;
+    a->n_committed++;
+    a->w->completion_tokens++;
+    if (is_eog(o->token) && !r->ignore_eos) {
+        t->reason = FINISH_STOP;
+        a->over = true;
+        return;
+    }
+    a->starts[t->n_lps] = a->text.len;
+    detokenizer_push(&a->d, o->token, &a->text);
+    a->ends[t->n_lps] = a->text.len;
+    if (r->logprobs) {
+        t->lp_ids[t->n_lps] = o->token;
+        t->lps[t->n_lps++] = o->logprob;
+    }
+    a->cut = plain_stop(r, a->text.data + a->n_echo, a->text.len - a->n_echo);
+    a->over = a->cut != SIZE_MAX;
+}
+
+/* The sum of a prompt's states, page by page. */
+static void plain_prompt(struct monitor *m, const struct plain *a, uint32_t n) {
+    float total[FAKE_D] = {0}, x[FAKE_D];
+    for (uint32_t first = 0; first < n; first += 16) {
+        float sum[FAKE_D] = {0};
+        for (uint32_t i = first > 0 ? first : 1; i < n && i < first + 16; i++) {
+            fake_state(fake_monitored(hash_of(a, i + 1)), x);
+            for (uint32_t d = 0; d < FAKE_D; d++) sum[d] += x[d];
+        }
+        for (uint32_t d = 0; d < FAKE_D; d++) total[d] += sum[d];
+    }
+    monitor_prompt(m, total, n - 1);
+}
+
+static void plain_draw(const struct plain *a, uint32_t c, const struct monitor *m,
+                       uint32_t bad_every, struct output *o, void *scratch) {
+    float z[FAKE_VOCAB];
+    static struct sample_bias biases[FAKE_VOCAB]; /* the monitor looks at them after the draw */
+    const struct request *r = &a->k->r;
+    fake_logits(hash_of(a, a->n), z, bad_every);
+    *o = (struct output){.sample = {.seed = r->seed,
+                                    .choice = c,
+                                    .purpose = RNG_SAMPLE,
+                                    .target = STEP_NONE,
+                                    .temperature = r->temperature,
+                                    .top_k = r->set & REQUEST_SET_TOP_K ? r->top_k : 0,
+                                    .top_p = r->set & REQUEST_SET_TOP_P ? r->top_p : 1,
+                                    .min_p = r->set & REQUEST_SET_MIN_P ? r->min_p : 0}};
+    o->sample.biases = biases;
+    o->sample.n_biases = plain_biases(r, a->tokens, a->n_prompt, a->n, biases);
+    o->sample.attempt = m->n_rollbacks;
+    if (m->tripped && o->sample.temperature > 0.3f) o->sample.temperature = 0.3f;
+    if (m->tripped && o->sample.top_p > 0.85f) o->sample.top_p = 0.85f;
+    const uint32_t *ids, n = monitor_excluded(m, a->n, &ids);
+    uint64_t allowed[(FAKE_VOCAB + 63) / 64];
+    memset(allowed, 0xFF, sizeof allowed);
+    for (uint32_t i = 0; i < n; i++) allowed[ids[i] / 64] &= ~(UINT64_C(1) << ids[i] % 64);
+    if (n > 0) o->sample.allowed = allowed;
+    sample_row(NULL, z, FAKE_VOCAB, a->n, o, scratch);
+    o->sample.allowed = NULL;
+}
+
+static void plain_answer(struct plain *a, struct monitor *m, uint32_t c, uint32_t max,
+                         uint32_t bad_every, void *scratch) {
+    struct output drawn[512];
+    while (!a->over && a->n - a->n_prompt < max) {
+        struct output o;
+        float x[FAKE_D];
+        plain_draw(a, c, m, bad_every, &o, scratch);
+        if (o.bad) {
+            a->w->bad = true;
+            return;
+        }
+        if (m->on && a->n > a->n_prompt) {
+            fake_state(fake_monitored(hash_of(a, a->n)), x);
+            monitor_state(m, a->n - 1, x);
+        }
+        drawn[a->n - a->n_prompt] = o;
+        a->tokens[a->n++] = o.token;
+        uint32_t commit = a->n;
+        if (m->on) {
+            const struct monitor_verdict v = monitor_draw(m, a->n - 1, &o);
+            const bool ends = (is_eog(o.token) && !a->k->r.ignore_eos) || a->n - a->n_prompt == max;
+            if (v.cut > 0) {
+                a->w->n_rollbacks++;
+                a->w->n_withdrawn += a->n - v.cut;
+                a->n = v.cut;
+                continue;
+            }
+            a->w->n_breakers += v.tripped;
+            if (!ends) commit = v.commit;
+        }
+        while (!a->over && a->n_prompt + a->n_committed < commit)
+            plain_commit(a, &drawn[a->n_committed]);
+    }
+}
+
 static void plain_choice(const struct fake *f, const struct client *k, uint32_t c, uint32_t max,
                          uint32_t bad_every, struct wanted *w) {
     const struct request *r = &k->r;
     struct told_choice *t = &w->choices[c];
-    uint32_t tokens[1024], n = 0;
-    float z[FAKE_VOCAB];
-    struct sample_bias biases[FAKE_VOCAB];
+    struct plain a = {.k = k, .w = w, .t = t, .cut = SIZE_MAX};
     void *scratch = aligned_alloc(64, (sample_scratch_bytes(FAKE_VOCAB) + 63) / 64 * 64);
-    for (size_t i = 0; i < r->n_ids; i++) tokens[n++] = r->ids[i];
-    const uint32_t n_prompt = n;
-    struct buffer text;
-    buffer_init(&text, 0);
-    struct detokenizer d;
+    for (size_t i = 0; i < r->n_ids; i++) a.tokens[a.n++] = r->ids[i];
+    a.n_prompt = a.n;
+    a.gated = UINT32_MAX;
+    buffer_init(&a.text, 0);
     const bool continues = r->kind == REQUEST_COMPLETION && !r->echo;
-    detokenizer_init(&d, f->tokenizer, continues ? DETOKENIZE_CONTINUES : 0);
+    detokenizer_init(&a.d, f->tokenizer, continues ? DETOKENIZE_CONTINUES : 0);
     if (r->echo)
-        for (uint32_t i = 0; i < n_prompt; i++) detokenizer_push(&d, tokens[i], &text);
-    const size_t n_echo = text.len;
-    size_t starts[512], ends[512];
-    size_t cut = SIZE_MAX;
-    uint64_t h = 0;
-    uint32_t hashed = 0;
+        for (uint32_t i = 0; i < a.n_prompt; i++) detokenizer_push(&a.d, a.tokens[i], &a.text);
+    a.n_echo = a.text.len;
     t->finished = true;
     t->reason = FINISH_LENGTH;
-    if (r->echo && r->logprobs) {
+    for (uint32_t i = 0; r->echo && r->logprobs && i < a.n_prompt && !w->bad; i++) {
         /* Rows are scored one by one, as far as they are not drawn from. */
-        for (uint32_t i = 0; i < n_prompt; i++) {
-            struct output o = {.sample = {.target = tokens[i], .top_p = 1}};
-            if (i > 0) {
-                fake_logits(h, z, bad_every);
-                sample_row(NULL, z, FAKE_VOCAB, i, &o, scratch);
-                if (o.bad) w->bad = true;
-            }
-            if (w->bad) goto out;
-            t->lp_ids[t->n_lps] = tokens[i];
-            t->lps[t->n_lps++] = i > 0 ? o.logprob : NAN;
-            h = fake_hash(h, tokens[i]);
+        float z[FAKE_VOCAB];
+        struct output o = {.sample = {.target = a.tokens[i], .top_p = 1}};
+        if (i > 0) {
+            fake_logits(hash_of(&a, i), z, bad_every);
+            sample_row(NULL, z, FAKE_VOCAB, i, &o, scratch);
+            if (o.bad) w->bad = true;
         }
-        hashed = n_prompt;
+        if (w->bad) break;
+        t->lp_ids[t->n_lps] = a.tokens[i];
+        t->lps[t->n_lps++] = i > 0 ? o.logprob : NAN;
     }
-    const uint32_t n_scored = t->n_lps;
-    uint32_t tag = 0;
-    const uint32_t gated = plain_gate(r, n_prompt, &tag);
-    for (uint32_t g = 0; g < max; g++) {
-        for (; hashed < n; hashed++)
-            h = fake_hash(h, tokens[hashed] | (hashed >= gated ? tag << 12 : 0));
-        fake_logits(h, z, bad_every);
-        struct output o = {.sample = {.seed = r->seed,
-                                      .choice = c,
-                                      .purpose = RNG_SAMPLE,
-                                      .target = STEP_NONE,
-                                      .temperature = r->temperature,
-                                      .top_k = r->set & REQUEST_SET_TOP_K ? r->top_k : 0,
-                                      .top_p = r->set & REQUEST_SET_TOP_P ? r->top_p : 1,
-                                      .min_p = r->set & REQUEST_SET_MIN_P ? r->min_p : 0}};
-        o.sample.biases = biases;
-        o.sample.n_biases = plain_biases(r, tokens, n_prompt, n, biases);
-        sample_row(NULL, z, FAKE_VOCAB, n, &o, scratch);
-        if (o.bad) {
-            w->bad = true;
-            goto out;
-        }
-        tokens[n++] = o.token;
-        w->completion_tokens++;
-        if (is_eog(o.token) && !r->ignore_eos) {
-            t->reason = FINISH_STOP;
-            break;
-        }
-        starts[t->n_lps] = text.len;
-        detokenizer_push(&d, o.token, &text);
-        ends[t->n_lps] = text.len;
-        if (r->logprobs) {
-            t->lp_ids[t->n_lps] = o.token;
-            t->lps[t->n_lps++] = o.logprob;
-        }
-        cut = plain_stop(r, text.data + n_echo, text.len - n_echo);
-        if (cut != SIZE_MAX) break;
-    }
-    t->n_uncut = text.len;
-    t->n_uncut_lps = t->n_lps;
-    assert_true(text.len <= MAX_TEXT);
-    if (text.len > 0) memcpy(t->text, text.data, text.len);
-    if (cut != SIZE_MAX) {
-        t->reason = FINISH_STOP;
-        text.len = n_echo + cut;
-        /* Tokens that the stop string swallowed whole are not reported. */
-        while (t->n_lps > n_scored && starts[t->n_lps - 1] >= text.len &&
-               ends[t->n_lps - 1] > text.len)
-            t->n_lps--;
-    }
-    t->n_text = text.len;
-out:
-    buffer_free(&text);
+    a.n_scored = t->n_lps;
+    a.gated = plain_gate(r, a.n_prompt, &a.tag);
+    struct monitor m;
+    void *memory = calloc(1, monitor_footprint(FAKE_D));
+    monitor_init(&m, memory, FAKE_D);
+    monitor_start(&m, &fake_model, &r->rollback, a.n_prompt);
+    if (m.on) plain_prompt(&m, &a, a.n_prompt);
+    if (!w->bad) plain_answer(&a, &m, c, max, bad_every, scratch);
+    free(memory);
     free(scratch);
+    if (!w->bad) {
+        t->n_uncut = t->n_text = a.text.len;
+        t->n_uncut_lps = t->n_lps;
+        assert_true(a.text.len <= MAX_TEXT);
+        if (a.text.len > 0) memcpy(t->text, a.text.data, a.text.len);
+        if (a.cut != SIZE_MAX) {
+            t->reason = FINISH_STOP;
+            t->n_text = a.n_echo + a.cut;
+            /* Tokens that the stop string swallowed whole are not reported. */
+            while (t->n_lps > a.n_scored && a.starts[t->n_lps - 1] >= t->n_text &&
+                   a.ends[t->n_lps - 1] > t->n_text)
+                t->n_lps--;
+        }
+    }
+    buffer_free(&a.text);
 }
 
 static void plain_path(const struct fake *f, struct client *k, uint32_t n_ctx, uint32_t bad_every) {
@@ -342,6 +438,14 @@ static void make_client(struct client *k, struct fake *f, uint64_t *x, uint32_t 
         r->gate = (enum request_gate)below(x, REQUEST_GATE_PAGES + 1);
         r->gate_pages = 1 + below(x, 3);
     }
+    r->rollback = (struct rollback)ROLLBACK_DEFAULT;
+    if (below(x, 2) == 0) {
+        r->rollback.rule = below(x, 3) == 0 ? ROLLBACK_FIXED : ROLLBACK_AUTO;
+        r->rollback.entropy_threshold = 2.2f;
+        r->rollback.similarity_threshold = 0.6f;
+        r->rollback.window = 1 + below(x, REQUEST_MAX_HELD);
+        r->rollback.max = below(x, 4);
+    }
     k->arrives_ns = f->clock_ns + below(x, 60000000);
     r->received_ns = k->arrives_ns;
     k->leaves_ns = !calm && below(x, 5) == 0 ? k->arrives_ns + below(x, 40000000) : UINT64_MAX;
@@ -389,6 +493,9 @@ static void check_client(const struct client *k, bool refused_for_pages) {
     if (whole) {
         assert_int_equal(k->usage.prompt_tokens, k->r.n_ids);
         assert_int_equal(k->usage.completion_tokens, k->want.completion_tokens);
+        assert_int_equal(k->report.n_rollbacks, k->want.n_rollbacks);
+        assert_int_equal(k->report.n_withdrawn, k->want.n_withdrawn);
+        assert_int_equal(k->report.n_breakers, k->want.n_breakers);
     }
 }
 
@@ -435,8 +542,9 @@ static void apply_policy(struct request *r, const struct task_model *m, bool ada
     r->set |= REQUEST_SET_TEMPERATURE | REQUEST_SET_TOP_P;
 }
 
-/* whole, late, failed, left, copies, hits, drafted, accepted, presets, with gated rows */
-static uint64_t totals[10];
+/* whole, late, failed, left, copies, hits, drafted, accepted, presets, with gated rows, rollbacks,
+ * breakers, hits of monitored prompts */
+static uint64_t totals[13];
 
 static void run_seed(struct tokenizer *t, struct worker_pool *workers, uint64_t seed) {
     uint64_t x = mix64(seed);
@@ -456,6 +564,7 @@ static void run_seed(struct tokenizer *t, struct worker_pool *workers, uint64_t 
         .draft_outputs = below(&x, 64),
         .prefill_budget_ns = 100000 + below(&x, 8000000),
         .gate = &gates,
+        .monitor = &fake_model,
     };
     if (cfg.max_rows < cfg.max_batch) cfg.max_rows = cfg.max_batch;
     static struct fake f;
@@ -533,6 +642,9 @@ static void run_seed(struct tokenizer *t, struct worker_pool *workers, uint64_t 
         totals[6] += k->report.drafted;
         totals[7] += k->report.accepted;
         totals[9] += k->report.gate_there > 0;
+        totals[10] += k->report.n_rollbacks;
+        totals[11] += k->report.n_breakers;
+        if (k->r.rollback.rule != ROLLBACK_OFF) totals[12] += k->usage.cached_tokens;
         assert_true(k->report.accepted <= k->report.drafted);
         assert_true(k->report.gate_attended <= k->report.gate_there);
     }
@@ -562,15 +674,17 @@ static void test_random_schedules(void **state) {
         run_seed(t, workers, seed);
     }
     running_seed = 0;
-    printf("# whole %llu, late %llu, failed %llu, left %llu, page copies %llu, cached tokens %llu, "
-           "drafted %llu, accepted %llu, preset %llu, gated %llu\n",
-           (unsigned long long)totals[0], (unsigned long long)totals[1],
-           (unsigned long long)totals[2], (unsigned long long)totals[3],
-           (unsigned long long)totals[4], (unsigned long long)totals[5],
-           (unsigned long long)totals[6], (unsigned long long)totals[7],
-           (unsigned long long)totals[8], (unsigned long long)totals[9]);
+    printf(
+        "# whole %llu, late %llu, failed %llu, left %llu, page copies %llu, cached tokens %llu, "
+        "drafted %llu, accepted %llu, preset %llu, gated %llu, rollbacks %llu, breakers %llu, "
+        "cached tokens of monitored prompts %llu\n",
+        (unsigned long long)totals[0], (unsigned long long)totals[1], (unsigned long long)totals[2],
+        (unsigned long long)totals[3], (unsigned long long)totals[4], (unsigned long long)totals[5],
+        (unsigned long long)totals[6], (unsigned long long)totals[7], (unsigned long long)totals[8],
+        (unsigned long long)totals[9], (unsigned long long)totals[10],
+        (unsigned long long)totals[11], (unsigned long long)totals[12]);
     assert_true(n < 100 || totals[8] > n / 4);
-    assert_true(totals[9] > n);
+    assert_true(totals[9] > n && totals[10] > n / 4 && totals[11] > n / 8 && totals[12] > n);
     assert_true(totals[7] > n && totals[6] > totals[7]);
     worker_pool_stop(workers);
     tokenizer_free(t);
