@@ -459,16 +459,16 @@ static void withdraw(struct slots *t, struct slot *s, uint32_t c, uint32_t cut,
                 flight_rollback_pack((struct flight_rollback){cut, o->entropy, o->cosine}));
 }
 
-/* What the monitor says to a token that was drawn. Returns whether the rows behind it, which were
- * drawn as if it stood and nothing changed, still count. */
-static bool obey(struct slots *t, struct slot *s, uint32_t c, const struct output *o,
+/* What the monitor says to a token that was drawn. After a cut or a tripped breaker the rows behind
+ * it, which were drawn as if it stood and nothing changed, do not count. */
+static void obey(struct slots *t, struct slot *s, uint32_t c, const struct output *o,
                  struct monitor_verdict v, uint64_t now) {
     struct choice *k = slot_choice(t, s, c);
     struct sequence *q = &k->sequence;
     const uint32_t n = q->n_settled;
     if (v.cut > 0) {
         withdraw(t, s, c, v.cut, o, now);
-        return false;
+        return;
     }
     if (v.tripped) {
         q->holds = false;
@@ -481,7 +481,6 @@ static bool obey(struct slots *t, struct slot *s, uint32_t c, const struct outpu
     const bool ends = (!s->request->ignore_eos && tokenizer_is_eog(t->cfg.tokenizer, o->token)) ||
                       n - s->n_prompt == s->max_tokens;
     commit_held(t, s, c, ends ? n : v.commit, now);
-    return !v.tripped;
 }
 
 /* One more token of a choice: committed at once, unless a monitor may withdraw it. Returns whether
@@ -494,11 +493,13 @@ static bool accept(struct slots *t, struct slot *s, uint32_t c, struct output *o
     /* While the lists that it was drawn with are as they were. */
     if (watched) v = monitor_draw(&k->monitor, k->sequence.n_settled - 1, o);
     draw_accept(&k->draw, o->token);
+    if (v.cut > 0 || v.tripped) foretold = false;
+    /* Before the answer can end and tell of it. */
+    s->n_accepted += foretold;
     if (watched)
-        foretold = obey(t, s, c, o, v, now) && foretold;
+        obey(t, s, c, o, v, now);
     else
         commit_token(t, s, c, o, k->sequence.n_committed - 1, now);
-    s->n_accepted += foretold;
     return foretold;
 }
 
