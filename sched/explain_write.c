@@ -93,14 +93,16 @@ static void write_rollback(struct json_writer *j, const struct flight_event *v) 
 
 static void write_gate(struct json_writer *j, const struct explain_record *r,
                        const struct flight_event *v) {
+    const struct flight_total *gate = &r->totals[FLIGHT_GATE];
+    if (gate->sum_b >= gate->sum_c) return; /* it left nothing out */
     json_write_object(j);
     write_string(j, "what", "gate");
     json_write_key(j, "trigger_word");
     json_write_bool(j, v->a != 0);
     write_uint(j, "pages", v->b);
     write_uint(j, "from_position", v->c);
-    write_uint(j, "attended", r->totals[FLIGHT_GATE].sum_b);
-    write_uint(j, "of", r->totals[FLIGHT_GATE].sum_c);
+    write_uint(j, "attended", gate->sum_b);
+    write_uint(j, "of", gate->sum_c);
     json_write_object_end(j);
 }
 
