@@ -4,10 +4,11 @@
  * A full ring overwrites its oldest events and counts them. For each kind the ring also keeps the
  * first and last time, the number of events and the sums of b and c, which nothing overwrites;
  * timings are made of those, so they hold however long an answer is. Events that say how an output
- * came to be (task, rollback, deadline, choice_end) are kept besides, the first FLIGHT_MAX_KEPT of
- * them. Times are in nanoseconds of one monotonic clock, given by the caller (a simulator has its
- * own). Ownership: the caller gives flight_footprint bytes, 64-byte aligned. Nothing allocates or
- * fails; slots and kinds out of range are programmer errors. Threads: the loop thread only.
+ * came to be (task, gate_policy, rollback, label, deadline, choice_end) are kept besides, the first
+ * FLIGHT_MAX_KEPT of them. Times are in nanoseconds of one monotonic clock, given by the caller (a
+ * simulator has its own). Ownership: the caller gives flight_footprint bytes, 64-byte aligned.
+ * Nothing allocates or fails; slots and kinds out of range are programmer errors. Threads: the loop
+ * thread only.
  */
 #ifndef LAC_CORE_FLIGHT_H
 #define LAC_CORE_FLIGHT_H
@@ -34,6 +35,8 @@
     X(FLIGHT_GATE, "gate")               /* a: choice; b: pages attended to; c: of how many */     \
     X(FLIGHT_ROLLBACK, "rollback") /* a: choice; b: tokens withdrawn; c: see flight_rollback */    \
     X(FLIGHT_BREAKER, "breaker")   /* a: choice; b: rollbacks before; c: position */               \
+    /* a: layers run, 0: all, scored as words; b: label; c: its probability in millionths */       \
+    X(FLIGHT_LABEL, "label")                                                                       \
     X(FLIGHT_DEADLINE, "deadline") /* the deadline ended the answer */                             \
     X(FLIGHT_COPY, "copy")         /* a page copied on write; b: page */                           \
     X(FLIGHT_PAUSED, "paused")     /* the client reads too slowly */                               \

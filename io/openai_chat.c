@@ -116,14 +116,19 @@ static enum status write_chat(struct parse *p, const json_t *messages, struct bu
     return STATUS_OK;
 }
 
-/* What is to be classified: the text of the last user message, its parts joined by line feeds. */
-static void take_last_user(struct parse *p, const json_t *messages) {
-    const json_t *content = NULL;
-    for (size_t i = 0; i < json_array_size(messages); i++) {
+/* The content of the last user message; NULL if there is none. */
+static const json_t *last_user_content(struct parse *p, const json_t *messages) {
+    for (size_t i = json_array_size(messages); i-- > 0;) {
         const json_t *m = json_array_get(messages, i);
         if (json_doc_equals(&p->doc, json_object_get(m, "role"), "user"))
-            content = json_object_get(m, "content");
+            return json_object_get(m, "content");
     }
+    return NULL;
+}
+
+/* What is to be classified: the text of the last user message, its parts joined by line feeds. */
+static void take_last_user(struct parse *p, const json_t *messages) {
+    const json_t *content = last_user_content(p, messages);
     if (content == NULL) {
         parse_invalid(p, "messages", "must have a user's message to classify");
         return;
@@ -158,12 +163,7 @@ static void take_last_user(struct parse *p, const json_t *messages) {
 static void take_user_text(struct parse *p, const json_t *messages) {
     enum { LONGEST = 4 }; /* bytes of one character */
     const size_t most = p->r->lint ? REQUEST_LINT_BYTES + LONGEST : REQUEST_USER_TEXT_BYTES;
-    const json_t *content = NULL;
-    for (size_t i = json_array_size(messages); i-- > 0 && content == NULL;) {
-        const json_t *m = json_array_get(messages, i);
-        if (json_doc_equals(&p->doc, json_object_get(m, "role"), "user"))
-            content = json_object_get(m, "content");
-    }
+    const json_t *content = last_user_content(p, messages);
     if (content == NULL) return;
     const size_t n_parts = json_is_array(content) ? json_array_size(content) : 1;
     struct text *out = &p->r->user_text;

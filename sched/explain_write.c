@@ -91,12 +91,40 @@ static void write_rollback(struct json_writer *j, const struct flight_event *v) 
     json_write_object_end(j);
 }
 
+static void write_gate(struct json_writer *j, const struct explain_record *r,
+                       const struct flight_event *v) {
+    const struct flight_total *gate = &r->totals[FLIGHT_GATE];
+    if (gate->sum_b >= gate->sum_c) return; /* it left nothing out */
+    json_write_object(j);
+    write_string(j, "what", "gate");
+    json_write_key(j, "trigger_word");
+    json_write_bool(j, v->a != 0);
+    write_uint(j, "pages", v->b);
+    write_uint(j, "from_position", v->c);
+    write_uint(j, "attended", gate->sum_b);
+    write_uint(j, "of", gate->sum_c);
+    json_write_object_end(j);
+}
+
+static void write_label(struct json_writer *j, const struct flight_event *v) {
+    json_write_object(j);
+    write_string(j, "what", "label");
+    write_uint(j, "label", v->b);
+    json_write_key(j, "probability");
+    json_write_double(j, (double)v->c / 1e6);
+    write_string(j, "labels_by", v->a > 0 ? "head" : "zero-shot");
+    if (v->a > 0) write_uint(j, "exit_layer", v->a);
+    json_write_object_end(j);
+}
+
 static void write_decisions(struct json_writer *j, const struct explain_record *r) {
     json_write_key(j, "decisions");
     json_write_array(j);
     for (uint32_t i = 0; i < r->n_kept; i++) {
         const struct flight_event *v = &r->kept[i];
         if (v->kind == FLIGHT_TASK && v->c != 0) write_preset(j, &r->decision);
+        if (v->kind == FLIGHT_GATE_POLICY) write_gate(j, r, v);
+        if (v->kind == FLIGHT_LABEL) write_label(j, v);
         if (v->kind == FLIGHT_ROLLBACK) write_rollback(j, v);
         if (v->kind != FLIGHT_DEADLINE) continue;
         json_write_object(j);

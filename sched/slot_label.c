@@ -52,6 +52,8 @@ static void finish(struct slots *t, struct slot *s, uint64_t now) {
     if (s->first_token_ns == 0) s->first_token_ns = now;
     metric_time(t->cfg.metrics, METRIC_TIME_TO_FIRST_TOKEN, 0, now - s->request->received_ns);
     answer_delta(s->answer, 0, text->data, text->len, NULL, 0);
+    slot_record(t, s, now, FLIGHT_LABEL, s->exit_layer, label,
+                (uint64_t)((double)s->label->told[label] * 1e6));
     slot_record(t, s, now, FLIGHT_CHOICE_END, 0, (uint32_t)FINISH_STOP, 0);
     answer_finish(s->answer, 0, FINISH_STOP);
     if (s->answer->silent) { /* the client left inside a call */

@@ -121,6 +121,19 @@ def case_explained(s):
     assert wait_until(lambda: s.metric('laconic_running') == 0)
 
 
+def case_other_decisions(s):
+    """Gates, labels and deadlines change answers too."""
+    r = ask(s, 'Lorem ipsum dolor sit amet. ' * 60 + 'What is this?', temperature=0, laconic={'gate': {'budget': 10}})
+    g = [d for d in why(s, r)['decisions'] if d['what'] == 'gate']
+    assert len(g) == 1 and g[0]['pages'] == 10 and 0 < g[0]['attended'] < g[0]['of'], g
+    r = ask(s, 'My card was stolen.', laconic={'labels': ['card stolen', 'exchange rate']})
+    d = [d for d in why(s, r)['decisions'] if d['what'] == 'label']
+    assert len(d) == 1 and ['card stolen', 'exchange rate'][d[0]['label']] == r['laconic']['label'] and d[0]['labels_by'] == 'zero-shot', (d, r)
+    assert abs(d[0]['probability'] - max(r['laconic']['label_probabilities'].values())) < 1e-5, (d, r['laconic'])
+    r = ask(s, OPEN, max_tokens=2000, ignore_eos=True, laconic={'deadline_ms': 300})
+    assert [d['what'] for d in why(s, r)['decisions']] == ['deadline'], why(s, r)
+
+
 def case_lint(s):
     bad = 'Answer in JSON only. Write plain prose without JSON.'
     r = ask(s, bad, laconic={'lint': True})
