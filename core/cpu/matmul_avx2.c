@@ -6,7 +6,7 @@
 
 #define SIGNED_BYTES(format) ((format) == ACTIVATION_INT8)
 #define ROWS_AT_ONCE(n)      4u
-#define PASSES_TOGETHER(n)   false
+#define PASSES_TOGETHER(n)   true
 
 struct wide {
     vb v[16];
@@ -20,8 +20,15 @@ static inline void wide_set(struct wide *w, enum activation_format format, int t
     }
 }
 
+/* gcc 12 would put off the additions of a whole block and spill the products meanwhile. */
+static inline vi add_now(vi acc, __m256i products) {
+    acc = acc + (vi)products;
+    __asm__("" : "+x"(acc));
+    return acc;
+}
+
 static inline vi dot_words(vi acc, vb w, const uint8_t *x) {
-    return acc + (vi)_mm256_madd_epi16((__m256i)w, (__m256i)v_broadcast_i(x));
+    return add_now(acc, _mm256_madd_epi16((__m256i)w, (__m256i)v_broadcast_i(x)));
 }
 
 static inline vi dot_bytes(vi acc, vb w, bool is_signed, const uint8_t *x) {
@@ -29,7 +36,7 @@ static inline vi dot_bytes(vi acc, vb w, bool is_signed, const uint8_t *x) {
     const __m256i pairs = is_signed ? _mm256_maddubs_epi16(_mm256_abs_epi8((__m256i)w),
                                                            _mm256_sign_epi8(q, (__m256i)w))
                                     : _mm256_maddubs_epi16((__m256i)w, q);
-    return acc + (vi)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    return add_now(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 
 #define DOT_PASSES(format) 1
