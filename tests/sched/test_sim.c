@@ -435,8 +435,9 @@ static void apply_policy(struct request *r, const struct task_model *m, bool ada
     r->set |= REQUEST_SET_TEMPERATURE | REQUEST_SET_TOP_P;
 }
 
-/* whole, late, failed, left, copies, hits, drafted, accepted, presets, with gated rows */
-static uint64_t totals[10];
+/* whole, late, failed, left, copies, hits, drafted, accepted, presets, with gated rows, guesses of
+ * blocks */
+static uint64_t totals[11];
 
 static void run_seed(struct tokenizer *t, struct worker_pool *workers, uint64_t seed) {
     uint64_t x = mix64(seed);
@@ -451,9 +452,10 @@ static void run_seed(struct tokenizer *t, struct worker_pool *workers, uint64_t 
         .bad_every = below(&x, 4) == 0 ? 200 : 0,
         .max_rows = 8 + below(&x, 100),
         .no_prefix_cache = below(&x, 4) == 0,
-        .suffix_drafts = below(&x, 2) == 0,
-        .ngram_drafts = below(&x, 2) == 0,
+        .drafts = below(&x, 16),
         .draft_outputs = below(&x, 64),
+        /* Where a step costs much beside its rows, blocks pay. */
+        .step_ns = below(&x, 2) ? 300000 : 2000000,
         .prefill_budget_ns = 100000 + below(&x, 8000000),
         .gate = &gates,
     };
@@ -537,6 +539,7 @@ static void run_seed(struct tokenizer *t, struct worker_pool *workers, uint64_t 
         assert_true(k->report.gate_attended <= k->report.gate_there);
     }
     totals[4] += f.backend.n_copies;
+    totals[10] += f.backend.n_guesses;
     fake_close(&f);
     policy_close(cfg.policy);
     free(clients);
@@ -563,14 +566,15 @@ static void test_random_schedules(void **state) {
     }
     running_seed = 0;
     printf("# whole %llu, late %llu, failed %llu, left %llu, page copies %llu, cached tokens %llu, "
-           "drafted %llu, accepted %llu, preset %llu, gated %llu\n",
+           "drafted %llu, accepted %llu, preset %llu, gated %llu, blocks' guesses %llu\n",
            (unsigned long long)totals[0], (unsigned long long)totals[1],
            (unsigned long long)totals[2], (unsigned long long)totals[3],
            (unsigned long long)totals[4], (unsigned long long)totals[5],
            (unsigned long long)totals[6], (unsigned long long)totals[7],
-           (unsigned long long)totals[8], (unsigned long long)totals[9]);
+           (unsigned long long)totals[8], (unsigned long long)totals[9],
+           (unsigned long long)totals[10]);
     assert_true(n < 100 || totals[8] > n / 4);
-    assert_true(totals[9] > n);
+    assert_true(totals[10] > n);
     assert_true(totals[7] > n && totals[6] > totals[7]);
     worker_pool_stop(workers);
     tokenizer_free(t);
