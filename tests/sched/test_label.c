@@ -8,6 +8,7 @@
 
 #include "models/label_text.h"
 #include "models/task_words.h"
+#include "sched/draft.h"
 #include "sched/label.h"
 
 enum { MAX_CLIENTS = 20, MAX_LABELS = 12, MAX_TEXT = 200, HEAD_TOKENS = 24, N_CTX = 600 };
