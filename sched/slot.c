@@ -427,9 +427,8 @@ static void decode_done(struct slots *t, struct slot *s, uint32_t c, const struc
         n_drawn++;
         if (!foretold || k->finished || !slot_running(s)) break;
     }
-    if (t->cfg.drafts == NULL) return;
-    draft_settled(t->cfg.drafts, name, &k->guess, drafted, accepted, outputs, n_drawn);
-    if (drafted == 0) return;
+    if (t->cfg.drafts != NULL)
+        draft_settled(t->cfg.drafts, name, &k->guess, drafted, accepted, outputs, n_drawn);
 }
 
 static void prefill_done(struct slots *t, struct slot *s, const struct output *outputs,

@@ -565,14 +565,13 @@ static void test_random_schedules(void **state) {
         run_seed(t, workers, seed);
     }
     running_seed = 0;
-    printf("# whole %llu, late %llu, failed %llu, left %llu, page copies %llu, cached tokens %llu, "
-           "drafted %llu, accepted %llu, preset %llu, gated %llu, blocks' guesses %llu\n",
-           (unsigned long long)totals[0], (unsigned long long)totals[1],
-           (unsigned long long)totals[2], (unsigned long long)totals[3],
-           (unsigned long long)totals[4], (unsigned long long)totals[5],
-           (unsigned long long)totals[6], (unsigned long long)totals[7],
-           (unsigned long long)totals[8], (unsigned long long)totals[9],
-           (unsigned long long)totals[10]);
+    printf(
+        "# whole %llu, late %llu, failed %llu, left %llu, page copies %llu, cached tokens %llu, "
+        "drafted %llu, accepted %llu, preset %llu, gated %llu, blocks' guesses %llu\n",
+        (unsigned long long)totals[0], (unsigned long long)totals[1], (unsigned long long)totals[2],
+        (unsigned long long)totals[3], (unsigned long long)totals[4], (unsigned long long)totals[5],
+        (unsigned long long)totals[6], (unsigned long long)totals[7], (unsigned long long)totals[8],
+        (unsigned long long)totals[9], (unsigned long long)totals[10]);
     assert_true(n < 100 || totals[8] > n / 4);
     assert_true(totals[10] > n);
     assert_true(totals[7] > n && totals[6] > totals[7]);
