@@ -100,6 +100,7 @@ $(BUILD)/obj/%.o: %.c Makefile
 $(BUILD)/obj/io/page.o: io/page.html
 $(BUILD)/obj/jit/kernel_text.o: $(wildcard jit/kernels/*.cu)
 $(BUILD)/obj/models/task_default.o: assets/task.lact
+$(BUILD)/obj/models/sidecar_default.o: assets/default.lacs
 
 # Tests: tests/<room>/test_*.c is one cmocka program each, linked with the rooms it may use.
 ROOM_LIBS_core   := $(LIB_core) $(LIB_alloc)

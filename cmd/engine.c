@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cmd/service.h"
+#include "cmd/side_car.h"
 #include "core/check.h"
 #include "core/cpu/cpu_backend.h"
 #include "jit/cuda_backend.h"
@@ -241,6 +242,38 @@ bool engine_lost(const struct engine *g) {
     return info.lost;
 }
 
+static void set_limits(struct engine *g, const struct engine_options *o) {
+    g->limits = o->limits;
+    const uint32_t full = (g->n_ctx + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+    if (g->limits.max_pages == 0)
+        g->limits.max_pages = g->limits.max_spans * full * g->plan->n_groups;
+    if (o->gates && g->limits.max_gates == 0) {
+        g->limits.max_gates = g->limits.max_spans;
+        g->limits.max_gate_pages = g->limits.max_spans * full;
+    }
+}
+
+/* The plan, and where it runs: on a device it runs without the side-car's blocks. */
+static enum status make_plan(struct engine *g, const struct engine_options *o, struct error *e) {
+    g->plan = model_plan(g->model);
+    g->n_ctx = o->n_ctx > 0 ? o->n_ctx : g->plan->n_ctx_train;
+    set_limits(g, o);
+    enum status s = STATUS_OK;
+    if (o->drafts) s = side_car_open(o->config, model_gguf(g->model), &g->side_car, e);
+    if (s == STATUS_OK) s = choose_backend(g, o, e);
+    uint32_t kinds = 0;
+    if (s == STATUS_OK && o->drafts)
+        s = side_car_block_kinds(o->config, g->side_car, g->plan, &kinds, e);
+    if (s == STATUS_OK && g->on_cuda && kinds != 0)
+        log_write(&g->log, LOG_WARN, "the side-car's blocks are not run on a CUDA device");
+    if (s != STATUS_OK || g->on_cuda || kinds == 0) return s;
+    g->plan_of_blocks = *g->plan;
+    s = block_plan_add(&g->plan_of_blocks, g->side_car, kinds, &g->blocks, e);
+    g->plan = &g->plan_of_blocks;
+    set_limits(g, o);
+    return s;
+}
+
 enum status engine_open(const struct engine_options *o, struct engine **out, struct error *e) {
     *out = NULL;
     struct engine *g = calloc(1, sizeof *g);
@@ -251,19 +284,7 @@ enum status engine_open(const struct engine_options *o, struct engine **out, str
     g->n_threads = o->threads > 0 ? o->threads : usable_cpus();
     enum status s = choose_isa(g, o, e);
     if (s == STATUS_OK) s = model_open(o->path, o->n_ctx, &g->model, e);
-    if (s == STATUS_OK) {
-        g->plan = model_plan(g->model);
-        g->n_ctx = o->n_ctx > 0 ? o->n_ctx : g->plan->n_ctx_train;
-        g->limits = o->limits;
-        const uint32_t full = (g->n_ctx + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
-        if (g->limits.max_pages == 0)
-            g->limits.max_pages = g->limits.max_spans * full * g->plan->n_groups;
-        if (o->gates && g->limits.max_gates == 0) {
-            g->limits.max_gates = g->limits.max_spans;
-            g->limits.max_gate_pages = g->limits.max_spans * full;
-        }
-        s = choose_backend(g, o, e);
-    }
+    if (s == STATUS_OK) s = make_plan(g, o, e);
     if (s == STATUS_OK) s = open_pages(g, o, e);
     if (s == STATUS_OK) {
         const struct worker_pool_config cfg = {
@@ -289,6 +310,8 @@ void engine_close(struct engine *g) {
     worker_pool_stop(g->workers);
     region_free(&g->backend_region);
     if (g->pages != NULL) page_pool_close(g->pages);
+    block_plan_free(&g->blocks);
+    sidecar_close(g->side_car);
     model_close(g->model);
     free(g);
 }

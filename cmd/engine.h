@@ -17,7 +17,9 @@
 #include "core/cpu_features.h"
 #include "core/log.h"
 #include "core/worker_pool.h"
+#include "models/block_plan.h"
 #include "models/model.h"
+#include "models/sidecar.h"
 
 struct engine_options {
     const char *path;
@@ -36,6 +38,7 @@ struct engine_options {
     uint32_t n_slots;
     bool gates;        /* memory for page choices (core/backend.h), where they can be made */
     bool gates_on_cpu; /* with `gates`: a device goes without them */
+    bool drafts; /* open the side-car, and run its blocks as --drafts says */
     struct step_limits limits; /* max_pages 0: filled in for max_spans full contexts */
     /* --backend and what belongs to it; NULL: the CPU. Outlives the engine. */
     const struct config *config;
@@ -49,7 +52,10 @@ struct engine_options {
 
 struct engine {
     struct model *model;
-    const struct plan *plan;
+    const struct plan *plan;    /* the model's, with blocks of the side-car */
+    struct sidecar *side_car;   /* NULL: none */
+    struct plan plan_of_blocks; /* where there are any */
+    struct block_plan_memory blocks;
     struct cpu_features features;
     enum cpu_isa isa;
     uint32_t n_ctx, n_threads;

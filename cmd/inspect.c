@@ -6,11 +6,13 @@
 #include "cmd/inspect_sidecar.h"
 #include "cmd/inspect_pack.h"
 #include "cmd/inspect_memory.h"
+#include "cmd/side_car.h"
 #include "cmd/usage.h"
 #include "core/backend.h"
 #include "core/buffer.h"
 #include "core/json_writer.h"
 #include "jit/pack.h"
+#include "models/block_plan.h"
 #include "models/chat_template.h"
 #include "models/model.h"
 #include "models/sidecar.h"
@@ -40,13 +42,30 @@ static uint64_t kv_bytes(const struct plan *p, enum kv_format format, uint32_t p
     return bytes;
 }
 
+/* Memory with the side-car's blocks, as `serve` would run them. */
+static enum status try_memory(const struct config *c, struct model *m,
+                              struct inspect_memory *memory, struct error *e) {
+    struct plan plan = *model_plan(m);
+    struct block_plan_memory blocks = {0};
+    struct sidecar *side_car;
+    enum status s = side_car_open(c, model_gguf(m), &side_car, e);
+    uint32_t kinds = 0;
+    if (s == STATUS_OK) s = side_car_block_kinds(c, side_car, &plan, &kinds, e);
+    if (s == STATUS_OK && kinds != 0) s = block_plan_add(&plan, side_car, kinds, &blocks, e);
+    if (s == STATUS_OK) s = inspect_memory(c, &plan, memory, e);
+    memory->serve_bytes += blocks.head_bytes;
+    block_plan_free(&blocks);
+    sidecar_close(side_car);
+    return s;
+}
+
 /* All that `serve` and `run` would open, one after the other; the first refusal is the answer. */
 static enum status try_all(const struct config *c, struct model **m, struct inspect_memory *memory,
                            bool *chat, struct error *e) {
     *chat = false;
     *memory = (struct inspect_memory){0};
     enum status s = model_open(c->model, c->n_ctx, m, e);
-    if (s == STATUS_OK) s = inspect_memory(c, model_plan(*m), memory, e);
+    if (s == STATUS_OK) s = try_memory(c, *m, memory, e);
     struct tokenizer *tokenizer = NULL;
     if (s == STATUS_OK) s = tokenizer_load(model_gguf(*m), &tokenizer, e);
     if (s == STATUS_OK && tokenizer_n_vocab(tokenizer) > model_plan(*m)->n_vocab)

@@ -19,7 +19,7 @@ struct inspect_memory {
     uint64_t kv_sequence_bytes; /* one full context in the chosen format */
     uint64_t kv_batch_bytes;    /* `batch` full contexts */
     uint64_t serve_kv_bytes;    /* what `serve` takes: --kv-mib, or its own choice */
-    uint64_t serve_bytes;       /* backend, step, serve_kv_bytes and bounds of its keys */
+    uint64_t serve_bytes; /* backend, step, serve_kv_bytes, bounds of its keys, heads of blocks */
     /* The first CUDA device, if there is one: what `serve` takes of it, or why it does not. */
     bool has_device, on_device;
     struct cuda_backend_plan device;

@@ -39,6 +39,7 @@ struct step_limits service_limits(uint32_t max_batch) {
         .max_taps = max_batch,
         .max_exits = max_batch,
         .max_looks = max_batch,
+        .max_guesses = (max_batch < STEP_CHAINS ? max_batch : STEP_CHAINS) * STEP_GUESSES,
     };
 }
 
@@ -71,7 +72,7 @@ static uint64_t identity(struct service *s) {
 /* A backend that runs no heads leaves labels to be scored as the model's own words. */
 static enum status open_labels(struct service *s, struct error *e) {
     enum { EPOCH = 1 };
-    enum status st = label_sets_open(s->side_car, s->engine->plan, &s->labels, e);
+    enum status st = label_sets_open(s->engine->side_car, s->engine->plan, &s->labels, e);
     if (st != STATUS_OK || s->labels.n == 0) return st;
     st = s->engine->backend->ops->publish(s->engine->backend, EPOCH, &s->labels.heads, e);
     if (st == STATUS_OK) {
@@ -94,29 +95,15 @@ static uint64_t monitor_identity(const struct monitor_model *m) {
     return XXH3_64bits(parts, sizeof parts);
 }
 
-/* The side-car that was named, or the one beside the model. Of another model it is refused. */
-static enum status open_side_car(struct service *s, const struct config *c, struct error *e) {
-    char beside[4096];
-    const char *path = c->side_car;
-    s->monitor = monitor_model_plain(s->engine->plan->n_layers, s->engine->plan->d_model);
-    if (path != NULL && strcmp(path, "off") == 0) return STATUS_OK;
-    if (path == NULL) {
-        const size_t n = strlen(c->model);
-        if (n < 5 || strcmp(c->model + n - 5, ".gguf") != 0 || n + 1 > sizeof beside)
-            return STATUS_OK;
-        snprintf(beside, sizeof beside, "%.*s.lacs", (int)(n - 5), c->model);
-        if (access(beside, F_OK) != 0) return STATUS_OK;
-        path = beside;
-    }
-    uint64_t digest[2];
-    gguf_digest(model_gguf(s->engine->model), digest);
-    enum status st = sidecar_open(path, digest, &s->side_car, e);
-    if (st != STATUS_OK) return st;
-    st = monitor_model_view(&s->monitor, s->side_car, s->engine->plan->n_layers,
-                            s->engine->plan->d_model, e);
-    if (st != STATUS_OK) return st;
-    const struct sidecar_section *n = sidecar_find(s->side_car, SIDECAR_NGRAM, NULL);
-    if (n != NULL) st = ngram_table_view(&s->ngrams, n->data, n->bytes, e);
+/* The side-car's table of answers, if it has one, what the monitor knows, and its label heads. */
+static enum status view_side_car(struct service *s, struct error *e) {
+    const struct plan *p = s->engine->plan;
+    s->monitor = monitor_model_plain(p->n_layers, p->d_model);
+    if (s->engine->side_car == NULL) return STATUS_OK;
+    enum status st =
+        monitor_model_view(&s->monitor, s->engine->side_car, p->n_layers, p->d_model, e);
+    const struct sidecar_section *n = sidecar_find(s->engine->side_car, SIDECAR_NGRAM, NULL);
+    if (st == STATUS_OK && n != NULL) st = ngram_table_view(&s->ngrams, n->data, n->bytes, e);
     return st == STATUS_OK ? open_labels(s, e) : st;
 }
 
@@ -128,7 +115,7 @@ static enum status open_gate(struct service *s, const struct config *c, struct e
                                    .least_context = GATE_LEAST_CONTEXT,
                                    .safe_share = GATE_SAFE_SHARE};
     const struct sidecar_section *x =
-        s->side_car != NULL ? sidecar_find(s->side_car, SIDECAR_GATE, NULL) : NULL;
+        s->engine->side_car != NULL ? sidecar_find(s->engine->side_car, SIDECAR_GATE, NULL) : NULL;
     if (x != NULL) {
         struct gate_section g;
         const enum status st = gate_section_read(&g, x->data, x->bytes, e);
@@ -216,8 +203,7 @@ static enum status open_sched(struct service *s, const struct service_options *o
         .max_batch = o->max_batch,
         .max_queue = o->max_queue,
         .prefix_cache = true,
-        .suffix_drafts = c->drafts == CONFIG_DRAFTS_AUTO,
-        .ngram_drafts = c->drafts == CONFIG_DRAFTS_AUTO,
+        .drafts = c->drafts,
         .ngrams = s->ngrams.n_lines > 0 ? &s->ngrams : NULL,
         .gate = &s->gate,
         .policy = s->policy,
@@ -263,6 +249,7 @@ enum status service_open(const struct service_options *o, struct service **out, 
     g.between_arg = o->between_arg;
     g.kv_mib = c->kv_mib;
     g.auto_kv = true;
+    g.drafts = true;
     st = engine_open(&g, &s->engine, e);
     if (st == STATUS_OK) st = tokenizer_load(model_gguf(s->engine->model), &s->tokenizer, e);
     if (st == STATUS_OK) {
@@ -270,7 +257,7 @@ enum status service_open(const struct service_options *o, struct service **out, 
         if (st == STATUS_NOT_FOUND) st = STATUS_OK; /* a base model: completions only */
     }
     if (st == STATUS_OK && c->encoder != NULL) st = encoder_open(c->encoder, &s->encoder, e);
-    if (st == STATUS_OK) st = open_side_car(s, c, e);
+    if (st == STATUS_OK) st = view_side_car(s, e);
     if (st == STATUS_OK) st = open_gate(s, c, e);
     if (st == STATUS_OK) st = open_sched(s, o, e);
     if (st != STATUS_OK) {
@@ -291,7 +278,6 @@ void service_close(struct service *s) {
     chat_template_free(s->chat_template);
     tokenizer_free(s->tokenizer);
     encoder_close(s->encoder);
-    sidecar_close(s->side_car);
     gate_words_free(&s->gate.words);
     engine_close(s->engine);
     region_free(&s->flight_region);

@@ -46,10 +46,9 @@ struct service {
     struct policy *policy;
     struct log log; /* stderr */
     struct sched *sched;
-    char name[128];            /* the served model's name: the file's, without its suffix */
-    struct sidecar *side_car;  /* NULL: none */
-    struct ngram_table ngrams; /* its n-gram section, if it has one */
+    char name[128]; /* the served model's name: the file's, without its suffix */
     struct monitor_model monitor;
+    struct ngram_table ngrams; /* the side-car's, if it has one */
     struct gate_config gate;
     struct label_sets labels; /* its label heads */
     uint64_t epoch;           /* that the backend knows them by; 0: it has none */

@@ -1,4 +1,5 @@
 /* Training a draft block or an exit block on the records. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -51,8 +52,24 @@ static void dequantise_rows(const struct weight *w, uint32_t row, uint32_t n, fl
     tensor_dequantise(w->t->type, (const uint8_t *)w->t->data + (w->row0 + row) * bytes, to, n * k);
 }
 
-/* The layer's own weights to begin with; the input projection adds state and embedding, scaled to
- * one size. */
+/* What the layer adds to its input is made small at first, so that the block begins as its input:
+ * beside a state of size 1, which is what is left when the output norm's weights are taken out of
+ * it, the layer's own size would drown it. On 45 answers and 64 steps: right on unseen topics 24.5
+ * % with this, 18.0 % with the layer as it stands behind states as they stand. */
+#define FIRST_SIZE  0.1f
+#define FIRST_EMBED 0.5 /* of the embedding, where the state is 1 */
+
+/* Divisors of the state's channels: the output norm's weights, of which small ones say little. */
+static float norm_weight(float w) {
+    const float least = 0.05f;
+    return fabsf(w) < least ? copysignf(least, w) : w;
+}
+
+static void scale(float *x, size_t n, float by) {
+    for (size_t i = 0; i < n; i++) x[i] *= by;
+}
+
+/* The layer's own weights to begin with; the input projection adds state and embedding. */
 static void begin_weights(const struct trainer *r, uint32_t like_layer, double embed_scale) {
     const struct plan *p = r->t->engine->plan;
     const struct layer_plan *l = &p->layers[like_layer];
@@ -75,10 +92,14 @@ static void begin_weights(const struct trainer *r, uint32_t like_layer, double e
     for (size_t i = 0; i < sizeof norms / sizeof *norms; i++)
         tensor_dequantise(norms[i].from->type, norms[i].from->data,
                           w + train_tensor_offset(s, norms[i].to), s->d);
+    if (s->n_inputs == 1) return;
+    scale(w + train_tensor_offset(s, TRAIN_O), (size_t)s->d * s->n_heads * s->head_dim, FIRST_SIZE);
+    scale(w + train_tensor_offset(s, TRAIN_DOWN), (size_t)s->d * s->d_ff, FIRST_SIZE);
+    const float *norm = w + train_tensor_offset(s, TRAIN_NORM3);
     float *in = w + train_tensor_offset(s, TRAIN_IN);
-    for (uint32_t i = 0; s->n_inputs == 2 && i < s->d; i++) {
-        in[(size_t)i * 2 * s->d + i] = 1;
-        in[(size_t)i * 2 * s->d + s->d + i] = (float)embed_scale;
+    for (uint32_t i = 0; i < s->d; i++) {
+        in[(size_t)i * 2 * s->d + i] = 1 / norm_weight(norm[i]);
+        in[(size_t)i * 2 * s->d + s->d + i] = (float)(FIRST_EMBED * embed_scale);
     }
 }
 

@@ -15,6 +15,8 @@ enum knob_type {
     KNOB_F32,
     KNOB_TEXT,
     KNOB_CHOICE, /* unsigned or an enum: the index in `choices` */
+    KNOB_SET,    /* uint32_t: of `choices` a|b|c the first is UINT32_MAX, the second 0, and the
+                  * others are bits: any of them, with commas between */
     KNOB_LIST,   /* struct config_list: 1,4,8-11 */
     KNOB_LATER,  /* known, not in this build */
 };
@@ -83,8 +85,16 @@ struct knob {
         ROW(KNOB_CHOICE, name, who, field, help), .initial = initial_, .choices = choices_,        \
                                                   .later = later_                                  \
     }
+#define SET(name, value_, who, field, initial_, choices_, help)                                    \
+    {                                                                                              \
+        ROW(KNOB_SET, name, who, field, help), .value = value_, .initial = initial_,               \
+                                               .choices = choices_                                 \
+    }
 #define LATER(name_, who, help_)                                                                   \
     { .name = name_, .type = KNOB_LATER, .commands = who, .help = help_ }
+
+#define X(code, word) "|" word
+#define DRAFT_WORDS   "auto|off" METRIC_DRAFT_LIST(X)
 
 static const struct knob knobs[] = {
     /* where to listen */
@@ -268,10 +278,12 @@ static const struct knob knobs[] = {
          "words, one a line, that raise a gate's budget when they stand in the prompt"),
     SWITCH("--huge-pages", ENGINE, huge_pages, "on", "ask for transparent huge pages"),
     SWITCH("--mlock", ENGINE, mlock, "off", "lock memory, so that it is never paged out"),
-    CHOICE("--drafts", ENGINE, drafts, "auto", "auto|off", "*",
-           "tokens proposed by earlier text and verified; they change speed, never an answer"),
-    TEXT("--side-car", "F", BIT(SERVE) | BIT(RUN), side_car, NULL,
-         "what was learnt for this model (laconic tune); else NAME.lacs beside it; off is none"),
+    SET("--drafts", "auto|off|SOURCE,...", ENGINE | BIT(INSPECT), drafts, "auto", DRAFT_WORDS,
+        "tokens proposed and verified: by earlier text (suffix, ngram), by learnt blocks of the "
+        "side-car (draft-block, exit-block); they change speed, never an answer"),
+    TEXT("--side-car", "F", BIT(SERVE) | BIT(RUN) | BIT(INSPECT), side_car, NULL,
+         "what was learnt for this model (laconic tune); else NAME.lacs beside it, else "
+         "the default model's own; off is none"),
     CHOICE("--side-car", ENGINE & ~(BIT(SERVE) | BIT(RUN)), only_choice, "off", "off", "*",
            "what was learnt beside the model"),
     SWITCH("--jit", ENGINE, jit, "on", "compile GPU kernels that neither pack nor cache has"),
@@ -296,6 +308,7 @@ static const struct knob knobs[] = {
     FLAG("--json", REPORT, json, "report as JSON"),
 };
 
+#undef X
 enum { N_KNOBS = sizeof knobs / sizeof knobs[0] };
 _Static_assert(sizeof knobs / sizeof knobs[0] <= CONFIG_MAX_KNOBS,
                "struct config.given is too small");
@@ -414,6 +427,25 @@ static enum status set_choice(const struct knob *k, const char *text, void *fiel
                      k->choices, text);
 }
 
+static enum status set_set(const struct knob *k, const char *text, void *field, struct error *e) {
+    uint32_t bits = 0;
+    for (const char *word = text;; word++) {
+        const size_t n = strcspn(word, ",");
+        const int index = find_word(k->choices, word, n);
+        /* The first two stand alone. */
+        if (index < 0 || (index < 2 && (word != text || word[n] != '\0')))
+            return error_set(e, STATUS_INVALID, k->name,
+                             "%s takes the first or second of %s, or some of the others with "
+                             "commas between, not '%s'",
+                             k->name, k->choices, text);
+        bits |= index == 0 ? UINT32_MAX : index == 1 ? 0 : UINT32_C(1) << (index - 2);
+        word += n;
+        if (*word == '\0') break;
+    }
+    memcpy(field, &bits, sizeof bits);
+    return STATUS_OK;
+}
+
 static enum status set_knob(struct config *c, const struct knob *k, const char *text,
                             struct error *e) {
     void *field = (char *)c + k->offset;
@@ -452,6 +484,8 @@ static enum status set_knob(struct config *c, const struct knob *k, const char *
         return STATUS_OK;
     case KNOB_CHOICE:
         return set_choice(k, text, field, e);
+    case KNOB_SET:
+        return set_set(k, text, field, e);
     case KNOB_LIST:
         if (!parse_list(k, text, field)) {
             return error_set(e, STATUS_INVALID, k->name,

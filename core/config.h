@@ -18,6 +18,7 @@
 
 #include "core/backend.h"
 #include "core/cpu_features.h"
+#include "core/metric.h"
 #include "core/status.h"
 
 /* X(code, name, positional words, how many at least, how many at most, help) */
@@ -64,7 +65,7 @@ enum { CONFIG_MAX_POSITIONAL = 4, CONFIG_MAX_LIST = 256, CONFIG_MAX_KNOBS = 128 
 
 enum config_io { CONFIG_IO_AUTO, CONFIG_IO_URING, CONFIG_IO_EPOLL };
 enum config_backend { CONFIG_BACKEND_AUTO, CONFIG_BACKEND_CPU, CONFIG_BACKEND_CUDA };
-enum config_drafts { CONFIG_DRAFTS_AUTO, CONFIG_DRAFTS_OFF };
+#define CONFIG_DRAFTS_AUTO UINT32_MAX /* whatever is there and pays */
 enum config_policy { CONFIG_POLICY_EXACT, CONFIG_POLICY_ADAPTIVE };
 /* The order after AUTO is that of enum metric_task. */
 enum config_task { CONFIG_TASK_AUTO };
@@ -96,7 +97,7 @@ struct config {
     enum cpu_isa isa;       /* meaningless under isa_auto */
     struct config_list pin; /* CPU of worker i; n = 0: not pinned */
     bool huge_pages, mlock;
-    enum config_drafts drafts;
+    uint32_t drafts; /* bit per enum metric_draft; 0: off; CONFIG_DRAFTS_AUTO */
     bool json;
 
     /* serve */

@@ -46,8 +46,10 @@
     X(METRIC_PAGES_CACHED, "cached")                                                               \
     X(METRIC_PAGES_RESERVED, "reserved")
 #define METRIC_DRAFT_LIST(X)                                                                       \
-    X(METRIC_DRAFT_SUFFIX, "suffix") /* an earlier place in prompt and answer */                   \
-    X(METRIC_DRAFT_NGRAM, "ngram")   /* earlier answers */
+    X(METRIC_DRAFT_SUFFIX, "suffix")     /* an earlier place in prompt and answer */               \
+    X(METRIC_DRAFT_NGRAM, "ngram")       /* earlier answers */                                     \
+    X(METRIC_DRAFT_BLOCK, "draft-block") /* a learnt block on the last state */                    \
+    X(METRIC_DRAFT_EXIT, "exit-block")   /* a learnt block after an early layer */
 #define METRIC_DRAFT_OUTCOME_LIST(X)                                                               \
     X(METRIC_DRAFT_ACCEPTED, "accepted")                                                           \
     X(METRIC_DRAFT_REJECTED, "rejected")

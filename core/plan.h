@@ -9,6 +9,9 @@
  * the start x = embed_scale * row(embed, id); at the end logits = softcap(logit_scale *
  * head(out_norm(x))). Vectors are F32, row-major [rows, d]. Q rows are head-major: head h occupies
  * [h*head_dim, ...).
+ *
+ * A plan may also carry blocks: learnt layers that guess which tokens the model will draw. They are
+ * no part of the model: nothing they compute enters an output.
  */
 #ifndef LAC_CORE_PLAN_H
 #define LAC_CORE_PLAN_H
@@ -73,6 +76,23 @@ struct kv_group {
     uint32_t n_layers, n_kv_heads, head_dim, window;
 };
 
+/* A learnt block (models/learned_block.h has its arithmetic and format): one layer with an output
+ * norm and a head over a few ids. DRAFT reads, at position t, the model's state at t after the
+ * output norm and the embedding of token t + 1, joined by `in`; EXIT reads the state after
+ * `after_layer` layers, in = absent. Where a position was not computed for the block
+ * (span.block_from in core/step.h), older keys of its page are read, which makes guesses worse and
+ * nothing else. Softmax over the head's rows, ids[row], guesses token t + 2, or t + 1. */
+enum block_kind { BLOCK_DRAFT, BLOCK_EXIT, BLOCK_KIND_COUNT };
+struct block_plan {
+    uint32_t n_ids;          /* 0: the plan has no block of this kind */
+    uint32_t after_layer;    /* EXIT: 1 .. n_layers - 1 */
+    struct weight in;        /* [d_model, 2 d_model]: state, then embedding */
+    struct layer_plan layer; /* with a KV group that no layer of the model is in */
+    const struct tensor *out_norm;
+    struct weight head; /* [n_ids, d_model] */
+    const uint32_t *ids;
+};
+
 struct plan {
     char architecture[32], name[128];
     uint32_t n_layers, d_model, n_vocab, n_ctx_train;
@@ -89,7 +109,8 @@ struct plan {
     struct kv_group groups[PLAN_MAX_GROUPS];
     struct rope_plan ropes[PLAN_MAX_ROPES];
     struct layer_plan *layers; /* [n_layers], owned by the model */
-    uint64_t digest[2];        /* XXH3-128 of the tensors */
+    struct block_plan blocks[BLOCK_KIND_COUNT];
+    uint64_t digest[2]; /* XXH3-128 of the tensors */
 };
 
 #endif

@@ -27,6 +27,7 @@ static size_t layout(char *base, struct step *s, const struct step_limits *l) {
     s->looks = carve(base, &at, l->max_looks, sizeof *s->looks);
     s->gates = carve(base, &at, l->max_gates, sizeof *s->gates);
     s->gate_pages = carve(base, &at, l->max_gate_pages, sizeof *s->gate_pages);
+    s->guesses = carve(base, &at, l->max_guesses, sizeof *s->guesses);
     return at;
 }
 
@@ -48,6 +49,7 @@ void step_clear(struct step *s, uint32_t n_layers) {
     CHECK(n_layers <= PLAN_MAX_LAYERS);
     s->n_spans = s->n_rows = s->n_outputs = s->n_pages = s->n_copies = s->n_taps = 0;
     s->n_slot_copies = s->n_exits = s->n_gates = s->n_gate_pages = s->n_looks = 0;
+    s->n_guesses = 0;
     s->epoch = 0;
     s->n_profiles = 1;
     memset(&s->profiles[0], 0, sizeof s->profiles[0]);
@@ -67,7 +69,7 @@ struct span *step_add_span(struct step *s, enum span_kind kind, uint32_t slot,
     p->first_position = first_position;
     p->n_tokens = n_tokens;
     p->first_row = s->n_rows;
-    p->exit = p->gate = STEP_NONE;
+    p->exit = p->gate = p->next_id = STEP_NONE;
     for (int g = 0; g < PLAN_MAX_GROUPS; g++) p->block_table[g] = STEP_NONE;
     memcpy(s->ids + s->n_rows, ids, n_tokens * sizeof *ids);
     memset(s->first_layers + s->n_rows, 0, n_tokens * sizeof *s->first_layers);

@@ -28,6 +28,15 @@
  * carry row carry_rows[row], from which a later step resumes it (first_layers[row] =
  * next_layers[row]). Since the rows of a span ascend in position, a row that runs deeper than the
  * owed ones before it pays for them in the same layer, before its own attention reads their keys.
+ *
+ * Guesses. Where the plan has blocks (core/plan.h), every span of full depth that is not ENCODE has
+ * the blocks' keys and values written for its rows, from block_from on and as long as the token
+ * behind a row is known: it is the row's drawn token (an output without a target), else the span's
+ * next token, else next_id. Behind the first row whose drawn token is not the span's next one
+ * nothing is known. With max_guesses > 0 the block then goes on by itself from the last known token
+ * and hands back the tokens it thinks will follow. What it writes for them (the blocks' pages,
+ * under EXIT also the model's own) stands behind the span, where a later step writes again before
+ * it reads: the block table must reach that far, and the pages must be the span's own.
  */
 #ifndef LAC_CORE_STEP_H
 #define LAC_CORE_STEP_H
@@ -47,6 +56,8 @@ enum {
     STEP_GATE_REFRESH = 5, /* page choices are made at positions divisible by it */
     STEP_GATE_KEPT = 80,   /* positions whose choices a slot keeps; more than may be withdrawn */
     STEP_GATE_ROWS = 64,   /* most rows of a span at or behind its gate's first_position */
+    STEP_GUESSES = 8,      /* most guesses of a span */
+    STEP_CHAINS = 32,      /* most spans of a step that guess; later ones get none */
 };
 #define STEP_NONE UINT32_MAX
 
@@ -82,6 +93,20 @@ struct span {
     uint32_t exit;    /* index into step.exits, or STEP_NONE */
     uint32_t gate;    /* index into step.gates, or STEP_NONE: full attention */
     bool pay;         /* rows that exited run on to the end of their profile */
+    /* Guesses. least_reach: none behind one that leaves less than this probability that it and all
+     * before it are right. guesses[i] follows the token behind the last known row. */
+    uint32_t next_id;      /* the token behind the span's last one, or STEP_NONE */
+    uint32_t block_from;   /* blocks need no keys of the span's tokens before this one */
+    enum block_kind block; /* who guesses */
+    uint32_t max_guesses;  /* at most STEP_GUESSES; 0: nobody */
+    float least_reach;
+    uint32_t n_guesses, first_guess; /* answered: in step.guesses */
+};
+
+/* A guessed token and its probability, given that those before it are right. */
+struct guess {
+    uint32_t id;
+    float probability;
 };
 
 /* May a row end early: thresholds by decision point, compared in FP32. */
@@ -217,6 +242,7 @@ struct step_limits {
     /* Over all outputs of a step, and rows over all taps: a device backend sizes its block by them.
      */
     uint32_t max_biases, max_bitmaps, max_tap_rows;
+    uint32_t max_guesses; /* over all spans */
 };
 
 struct step {
@@ -239,6 +265,8 @@ struct step {
     struct gate_policy *gates;
     uint32_t *gate_pages;
     /* answered */
+    uint32_t n_guesses;
+    struct guess *guesses; /* those of one span stand together */
     uint16_t *next_layers; /* [n_rows] the layer that the row runs next; n_layers: none */
     enum status status;    /* STATUS_DEVICE: no output may be used, pages written are suspect */
     uint64_t submit_ns, done_ns;

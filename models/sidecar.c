@@ -12,6 +12,7 @@
 
 struct sidecar {
     struct map map;
+    bool mapped; /* else the bytes are the caller's */
     uint64_t model[2];
     uint32_t n_sections;
     struct sidecar_section sections[];
@@ -133,16 +134,15 @@ static enum status check_header(const struct map *m, struct sidecar_header *h,
     return STATUS_OK;
 }
 
-enum status sidecar_open(const char *path, const uint64_t model[2], struct sidecar **out,
-                         struct error *e) {
+enum status sidecar_open_bytes(const void *data, size_t n, const uint64_t model[2],
+                               struct sidecar **out, struct error *e) {
     *out = NULL;
-    struct map m;
-    enum status st = map_open(path, &m, e);
-    if (st != STATUS_OK) return st;
+    CHECK(((uintptr_t)data & 63) == 0);
+    const struct map m = {data, n};
     struct sidecar_header h;
     const struct sidecar_entry *entries = NULL;
     struct sidecar *s = NULL;
-    st = check_header(&m, &h, &entries, e);
+    enum status st = check_header(&m, &h, &entries, e);
     if (st == STATUS_OK && model != NULL && (h.model[0] != model[0] || h.model[1] != model[1]))
         st = error_set(e, STATUS_INVALID, "model", "side-car: made for another model");
     if (st == STATUS_OK) {
@@ -159,7 +159,6 @@ enum status sidecar_open(const char *path, const uint64_t model[2], struct sidec
     }
     if (st != STATUS_OK) {
         free(s);
-        map_close(&m);
         return st;
     }
     s->map = m;
@@ -169,9 +168,22 @@ enum status sidecar_open(const char *path, const uint64_t model[2], struct sidec
     return STATUS_OK;
 }
 
+enum status sidecar_open(const char *path, const uint64_t model[2], struct sidecar **out,
+                         struct error *e) {
+    *out = NULL;
+    struct map m;
+    enum status st = map_open(path, &m, e);
+    if (st == STATUS_OK) st = sidecar_open_bytes(m.data, m.bytes, model, out, e);
+    if (st != STATUS_OK)
+        map_close(&m);
+    else
+        (*out)->mapped = true;
+    return st;
+}
+
 void sidecar_close(struct sidecar *s) {
     if (s == NULL) return;
-    map_close(&s->map);
+    if (s->mapped) map_close(&s->map);
     free(s);
 }
 

@@ -73,6 +73,9 @@ bool sidecar_key_valid(const char *key);
 /* model: the digest it must be made for (gguf_digest), or NULL: any. On failure *out is NULL. */
 enum status sidecar_open(const char *path, const uint64_t model[2], struct sidecar **out,
                          struct error *e) LAC_MUST_USE;
+/* The same from bytes in memory (64-byte aligned) that outlive it. */
+enum status sidecar_open_bytes(const void *data, size_t n, const uint64_t model[2],
+                               struct sidecar **out, struct error *e) LAC_MUST_USE;
 void sidecar_close(struct sidecar *s); /* NULL: nothing */
 /* Whether the file begins like a side-car; false too when it cannot be read. */
 bool sidecar_is(const char *path);

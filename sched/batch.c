@@ -66,6 +66,9 @@ enum status batch_open(struct batch *b, const struct slots *t, const struct step
     b->n_layers = plan->n_layers;
     b->d_model = plan->d_model;
     b->epoch = epoch;
+    for (int k = 0; k < BLOCK_KIND_COUNT; k++)
+        if (plan->blocks[k].n_ids > 0 && plan->blocks[k].layer.window > b->block_window)
+            b->block_window = plan->blocks[k].layer.window;
     cost_init(&b->cost);
     return STATUS_OK;
 }
@@ -89,7 +92,7 @@ static uint64_t positions_read(const struct slot *s, uint32_t position) {
 }
 
 static void add(struct batch *b, struct slots *t, struct slot *s, uint32_t c, enum span_kind kind,
-                uint32_t n_rows) {
+                uint32_t n_rows, uint32_t ahead) {
     struct sequence *q = &t->choices[s->choices[c]].sequence;
     const uint32_t first = q->n_computed;
     b->items[b->n_items++] = (struct batch_item){
@@ -101,8 +104,8 @@ static void add(struct batch *b, struct slots *t, struct slot *s, uint32_t c, en
         .look = STEP_NONE,
     };
     const uint32_t copies = b->step->n_copies;
-    struct span *span =
-        sequence_add_span(q, t->cfg.kv, &s->n_reserved, b->step, kind, s->choices[c], n_rows);
+    struct span *span = sequence_add_span(q, t->cfg.kv, &s->n_reserved, b->step, kind,
+                                          s->choices[c], n_rows, ahead);
     if (s->phase == SLOT_DECODE) gate_span(&s->gate, b->step, span);
     b->items[b->n_items - 1].n_copies = b->step->n_copies - copies;
     b->work.rows += n_rows;
@@ -246,6 +249,36 @@ static void exclude(struct batch *b, const struct choice *k, struct sample_spec 
     spec->n_biases = at;
 }
 
+/* A token, a row, a guess at what they cost in the steps of late. */
+static void set_prices(struct batch *b, struct slots *t) {
+    struct cost_work work = {.rows = b->n_decodes, .outputs = b->n_decodes};
+    for (uint32_t i = 0; i < b->n_decodes; i++)
+        work.positions +=
+            positions_read(b->decodes[i].slot, choice_of(t, &b->decodes[i])->sequence.n_computed);
+    const double n = b->n_decodes, ns = cost_ns(&b->cost, work);
+    struct cost_work row = work, guess = work;
+    row.rows++, row.outputs++;
+    guess.passes++, guess.guesses += b->n_decodes;
+    b->prices = (struct draft_prices){
+        .token_ns = ns / (n * t->cfg.drafts->tokens_per_step),
+        .row_ns = cost_ns(&b->cost, row) - ns,
+        .guess_ns = (cost_ns(&b->cost, guess) - ns) / n,
+    };
+}
+
+/* How many guesses the span of n rows shall ask for: as many as the answer may still need, and as
+ * have pages. */
+static uint32_t guesses_wanted(struct batch *b, struct slots *t, const struct batch_decode *d,
+                               uint32_t n, enum block_kind *block, float *least_reach) {
+    const struct choice *k = choice_of(t, d);
+    const uint32_t left = d->slot->max_tokens - (k->sequence.n_settled - d->slot->n_prompt);
+    if (t->cfg.drafts == NULL || left <= n || b->n_decodes > STEP_CHAINS) return 0;
+    if (b->step->limits.max_guesses - b->n_guesses < STEP_GUESSES) return 0;
+    if (!draft_ask(t->cfg.drafts, d->slot->choices[d->choice], &b->prices, block, least_reach))
+        return 0;
+    return left - n < STEP_GUESSES ? left - n : STEP_GUESSES;
+}
+
 static void add_decode(struct batch *b, struct slots *t, struct batch_decode *d) {
     struct choice *k = choice_of(t, d);
     struct sample_spec specs[1 + DRAFT_MAX_TOKENS];
@@ -256,7 +289,15 @@ static void add_decode(struct batch *b, struct slots *t, struct batch_decode *d)
     for (uint32_t i = 0; i < k->n_drafted; i++) sequence_append(&k->sequence, k->guess.ids[i]);
     exclude(b, k, &specs[0]);
     const uint32_t first_row = b->step->n_rows;
-    add(b, t, d->slot, d->choice, n > 1 ? SPAN_VERIFY : SPAN_DECODE, n);
+    enum block_kind block = BLOCK_DRAFT;
+    float least_reach = 0;
+    const uint32_t guesses = guesses_wanted(b, t, d, n, &block, &least_reach);
+    add(b, t, d->slot, d->choice, n > 1 ? SPAN_VERIFY : SPAN_DECODE, n, guesses);
+    struct span *span = &b->step->spans[b->step->n_spans - 1];
+    span->block = block;
+    span->max_guesses = guesses;
+    span->least_reach = least_reach;
+    b->n_guesses += guesses;
     for (uint32_t i = 0; i < n; i++) add_draw(b, &specs[i], first_row + i);
     if (!k->monitor.on) return;
     float *states = b->states + (size_t)first_row * b->d_model;
@@ -274,6 +315,7 @@ static void add_decodes(struct batch *b, struct slots *t) {
     if (t->cfg.drafts != NULL && b->n_decodes > 0) {
         guess(b, t);
         choose_drafts(b, t);
+        set_prices(b, t);
     }
     for (uint32_t i = 0; i < b->n_decodes; i++) add_decode(b, t, &b->decodes[i]);
 }
@@ -335,7 +377,7 @@ static void add_look(struct batch *b, struct slots *t, struct slot *s) {
     struct step *step = b->step;
     const struct label_job *j = s->label;
     const uint32_t first_row = step->n_rows, n = s->n_prompt;
-    add(b, t, s, 0, SPAN_ENCODE, n);
+    add(b, t, s, 0, SPAN_ENCODE, n, 0);
     struct span *p = &step->spans[step->n_spans - 1];
     p->exit = look_policy(b, j->set);
     p->profile = 1 + p->exit;
@@ -365,7 +407,7 @@ static void add_scores(struct batch *b, struct slots *t, struct slot *s, double 
         if (c > 0 && cost_ns(&b->cost, b->work) >= until) return;
         const uint32_t first_row = step->n_rows;
         slot_score_begin(t, s, c, &targets);
-        add(b, t, s, c, SPAN_VERIFY, n);
+        add(b, t, s, c, SPAN_VERIFY, n, 0);
         for (uint32_t i = 0; i < n; i++) {
             step_add_output(step, first_row + i)->sample.target = targets[i];
             b->items[b->n_items - 1].n_outputs++;
@@ -411,8 +453,13 @@ static void add_prefill(struct batch *b, struct slots *t, struct slot *s, uint32
                                  .normalised = true,
                                  .out = sums});
     }
-    add(b, t, s, 0, SPAN_PREFILL, rows);
+    add(b, t, s, 0, SPAN_PREFILL, rows, 0);
     b->items[b->n_items - 1].sums = sums;
+    /* What follows the prompt looks back into its end only. */
+    if (b->block_window > 0 && s->n_prefill > q->n_computed + b->block_window) {
+        const uint32_t skipped = s->n_prefill - q->n_computed - b->block_window;
+        b->step->spans[b->step->n_spans - 1].block_from = skipped < rows ? skipped : rows;
+    }
     if (s->score_prompt) {
         const uint32_t n = last && s->max_tokens > 0 ? rows - 1 : rows;
         for (uint32_t i = 0; i < n; i++) {
@@ -440,14 +487,14 @@ static void add_encode(struct batch *b, struct slots *t, struct slot *s, uint32_
                              .n_rows = rows,
                              .mode = TAP_SUM,
                              .out = sums});
-    add(b, t, s, 0, SPAN_ENCODE, rows);
+    add(b, t, s, 0, SPAN_ENCODE, rows, 0);
     b->items[b->n_items - 1].sums = sums;
     s->served = b->n_steps;
 }
 
 bool batch_build(struct batch *b, struct slots *t, uint64_t budget_ns) {
     step_clear(b->step, b->n_layers);
-    b->n_items = b->n_decodes = b->n_sums = b->n_biases = 0;
+    b->n_items = b->n_decodes = b->n_sums = b->n_biases = b->n_guesses = 0;
     b->work = (struct cost_work){0};
     b->n_steps++;
     add_decodes(b, t);
@@ -473,7 +520,23 @@ bool batch_build(struct batch *b, struct slots *t, uint64_t budget_ns) {
     return b->n_items > 0;
 }
 
-void batch_learn(struct batch *b, uint64_t ns) {
+void batch_learn(struct batch *b, const struct step *done, uint64_t ns) {
     if (b->step->n_looks > 0) return; /* their rows run a few layers: no example for others */
+    for (uint32_t i = 0; i < done->n_spans; i++) {
+        const uint32_t n = done->spans[i].n_guesses;
+        b->work.guesses += n;
+        if (n > b->work.passes) b->work.passes = n;
+    }
     cost_learn(&b->cost, b->work, ns);
+}
+
+void batch_guessed(struct batch *b, struct slots *t, uint32_t item) {
+    const struct batch_item *x = &b->items[item];
+    const struct span *span = &b->step->spans[item];
+    if (span->n_guesses == 0 || !slot_running(x->slot) || x->slot->phase != SLOT_DECODE) return;
+    const uint32_t name = x->slot->choices[x->choice];
+    const struct choice *k = &t->choices[name];
+    if (!k->finished)
+        draft_answered(t->cfg.drafts, name, span->block, k->sequence.n_tokens,
+                       b->step->guesses + span->first_guess, span->n_guesses);
 }

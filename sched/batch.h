@@ -10,7 +10,8 @@
  * Drafts (sched/draft.h) take rows behind a decode's own as long as each is worth its time: with N
  * tokens expected from a step of T ns, a row that comes true with probability p and costs dT ns is
  * added while (N + p) / (T + dT) is clearly more than N / T, the likeliest row of all choices
- * first.
+ * first. A block is asked for guesses at the end of a decode's span when draft_ask says that it
+ * pays.
  *
  * Memory: allocated at open, with the step. The limits must hold one span, row, output, tap,
  * and copy per group for every choice, and all block tables: batch_open says which does not
@@ -47,14 +48,16 @@ struct batch {
     struct draw ahead;            /* scratch: penalties after some drafts */
     void *ahead_memory;
     struct sample_bias *biases; /* [BATCH_BIASES]: the lists of draft rows */
-    uint32_t n_biases;
+    uint32_t n_biases, n_guesses;
+    struct draft_prices prices;
     uint32_t n_items, n_decodes;
     uint64_t epoch; /* whose heads looks name */
     struct cost_work work;
     struct cost_model cost;
     uint64_t n_steps;
     uint32_t n_layers, d_model;
-    float *sums; /* [pages that a step's rows can touch, d_model] */
+    uint32_t block_window; /* how far the plan's blocks look back */
+    float *sums;           /* [pages that a step's rows can touch, d_model] */
     uint32_t n_sums;
     float *states; /* [max_rows, d_model]: of monitored decodes, by row */
     uint32_t monitor_layer;
@@ -68,6 +71,8 @@ void batch_close(struct batch *b);
 /* Fills the step; false if there is nothing to do. */
 bool batch_build(struct batch *b, struct slots *t, uint64_t budget_ns);
 /* The step took so long. */
-void batch_learn(struct batch *b, uint64_t ns);
+void batch_learn(struct batch *b, const struct step *done, uint64_t ns);
+/* What the blocks guessed at the end of an item's span; after slot_step_done. */
+void batch_guessed(struct batch *b, struct slots *t, uint32_t item);
 
 #endif

@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-static const double prior[COST_TERMS] = {500e3, 500e3, 50e3, 100e3};
+static const double prior[COST_TERMS] = {500e3, 500e3, 50e3, 100e3, 150e3, 30e3};
 /* Weight of the prior, in squares of a term's usual size: a handful of steps outweigh it. */
-static const double prior_weight[COST_TERMS] = {1, 16, 16, 16};
+static const double prior_weight[COST_TERMS] = {1, 16, 16, 16, 16, 16};
 static const double decay = 0.98922; /* 2^(-1/64) */
 
 static void features(struct cost_work w, double x[COST_TERMS]) {
@@ -12,6 +12,8 @@ static void features(struct cost_work w, double x[COST_TERMS]) {
     x[1] = w.rows;
     x[2] = (double)w.positions / 1024;
     x[3] = w.outputs;
+    x[4] = w.passes;
+    x[5] = w.guesses;
 }
 
 /* Gaussian elimination without pivoting; the matrix is positive definite by its prior. */
@@ -75,11 +77,9 @@ uint32_t cost_rows_within(const struct cost_model *m, struct cost_work w, uint32
     uint32_t lo = 0, hi = max;
     while (lo < hi) {
         const uint32_t mid = lo + (hi - lo + 1) / 2;
-        const struct cost_work with = {
-            .outputs = w.outputs,
-            .rows = w.rows + mid,
-            .positions = w.positions + (uint64_t)mid * first + (uint64_t)mid * (mid - 1) / 2,
-        };
+        struct cost_work with = w;
+        with.rows += mid;
+        with.positions += (uint64_t)mid * first + (uint64_t)mid * (mid - 1) / 2;
         if (cost_ns(m, with) <= budget_ns)
             lo = mid;
         else

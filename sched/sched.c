@@ -140,6 +140,14 @@ static enum status open_policy(struct sched *s, struct error *e) {
     return feedback_open(&feedback, &s->feedback, e);
 }
 
+/* Blocks that the plan does not have cannot be asked. */
+static uint32_t draft_sources(const struct sched_config *cfg) {
+    uint32_t sources = cfg->drafts;
+    if (cfg->plan->blocks[BLOCK_DRAFT].n_ids == 0) sources &= ~DRAFT_BIT(BLOCK);
+    if (cfg->plan->blocks[BLOCK_EXIT].n_ids == 0) sources &= ~DRAFT_BIT(EXIT);
+    return sources;
+}
+
 static enum status open_parts(struct sched *s, struct error *e) {
     const struct sched_config *cfg = &s->cfg;
     s->kv = (struct kv_store){
@@ -152,15 +160,14 @@ static enum status open_parts(struct sched *s, struct error *e) {
     if (st == STATUS_OK && cfg->prefix_cache)
         st = prefix_cache_open(cfg->pages, cfg->plan->n_groups, &s->kv.cache, e);
     const struct drafts_config drafts = {
-        .suffix = cfg->suffix_drafts,
-        .ngram = cfg->ngram_drafts,
+        .sources = draft_sources(cfg),
         .deployment = cfg->ngrams,
         .n_ctx = cfg->n_ctx,
         .n_vocab = cfg->plan->n_vocab,
         .n_choices = cfg->max_batch,
         .metrics = cfg->metrics,
     };
-    const bool drafting = cfg->suffix_drafts || cfg->ngram_drafts;
+    const bool drafting = drafts.sources != 0;
     if (st == STATUS_OK) st = open_policy(s, e);
     if (st == STATUS_OK && drafting) st = drafts_open(&s->drafts, &drafts, e);
     const struct slots_config slots = {
@@ -575,7 +582,7 @@ static void settle(struct sched *s, struct step *done, uint64_t now) {
     const uint64_t ns =
         done->done_ns > done->submit_ns ? done->done_ns - done->submit_ns : now - s->submit_ns;
     metric_time(s->cfg.metrics, METRIC_STEP_TIME, (uint32_t)step_kind(b), ns);
-    batch_learn(b, ns);
+    batch_learn(b, done, ns);
     for (uint32_t i = 0; i < b->n_items; i++) {
         const struct batch_item *k = &b->items[i];
         /* An earlier span of the same request may have ended it; a client may have gone. */
@@ -591,6 +598,7 @@ static void settle(struct sched *s, struct step *done, uint64_t now) {
         slot_step_done(&s->slots, k->slot, k->choice, k->first_row, k->n_rows,
                        done->outputs + k->first_output, k->n_outputs, k->sums,
                        k->look != STEP_NONE ? &done->looks[k->look] : NULL, now);
+        batch_guessed(b, &s->slots, i);
     }
 }
 

@@ -53,7 +53,7 @@ struct sched_config {
     uint32_t max_batch; /* choices that run at once; a request takes n of them */
     uint32_t max_queue; /* waiting requests, tokenised or not */
     bool prefix_cache;
-    bool suffix_drafts, ngram_drafts; /* sources of lossless drafts (sched/draft.h) */
+    uint32_t drafts; /* sources of lossless drafts (sched/draft.h): bit per enum metric_draft */
     const struct ngram_table *ngrams; /* the deployment's, or NULL */
     const struct gate_config *gate;   /* which pages answers attend to; outlives it. NULL: all */
     /* Tasks, presets, explanations and feedback; NULL: none of it. It has workspaces for

@@ -105,9 +105,9 @@ static bool shared(const struct sequence *q, const struct kv_store *kv, uint32_t
 }
 
 bool sequence_span_room(const struct sequence *q, const struct kv_store *kv, const struct step *s,
-                        uint32_t n) {
+                        uint32_t n, uint32_t ahead) {
     const uint32_t first = q->n_computed / KV_PAGE_TOKENS;
-    const uint32_t end = pages_for(q->n_computed + n);
+    const uint32_t end = pages_for(q->n_computed + n + ahead);
     uint32_t copies = 0;
     for (uint32_t i = first; i < end && i < q->n_pages; i++) copies += shared(q, kv, i);
     return s->n_spans < s->limits.max_spans && n <= s->limits.max_rows - s->n_rows &&
@@ -131,9 +131,11 @@ static void copy_page(struct sequence *q, const struct kv_store *kv, uint32_t *r
 }
 
 struct span *sequence_add_span(struct sequence *q, const struct kv_store *kv, uint32_t *reserved,
-                               struct step *s, enum span_kind kind, uint32_t slot, uint32_t n) {
-    CHECK(n >= 1 && q->n_computed + n <= q->n_tokens && sequence_span_room(q, kv, s, n));
-    const uint32_t end = pages_for(q->n_computed + n);
+                               struct step *s, enum span_kind kind, uint32_t slot, uint32_t n,
+                               uint32_t ahead) {
+    CHECK(n >= 1 && q->n_computed + n <= q->n_tokens);
+    CHECK(q->n_computed + n + ahead <= q->n_ctx && sequence_span_room(q, kv, s, n, ahead));
+    const uint32_t end = pages_for(q->n_computed + n + ahead);
     for (uint32_t i = q->n_computed / KV_PAGE_TOKENS; i < end && i < q->n_pages; i++)
         if (shared(q, kv, i)) copy_page(q, kv, reserved, s, i);
     for (; q->n_pages < end; q->n_pages++) {
@@ -144,6 +146,7 @@ struct span *sequence_add_span(struct sequence *q, const struct kv_store *kv, ui
     }
     struct span *p = step_add_span(s, kind, slot, q->n_computed, q->tokens + q->n_computed, n);
     p->n_pages = end;
+    if (q->n_computed + n < q->n_tokens) p->next_id = q->tokens[q->n_computed + n];
     for (uint32_t g = 0; g < kv->n_groups; g++) {
         p->block_table[g] = s->n_pages;
         for (uint32_t i = 0; i < end; i++) s->pages[s->n_pages++] = page_row(q, kv, i)[g];

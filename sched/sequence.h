@@ -76,13 +76,15 @@ void sequence_commit(struct sequence *q, uint32_t n);
  * sequence that holds has no sealed page there. */
 void sequence_cut(struct sequence *q, uint32_t n);
 
-/* Appends a span of the next n positions to be computed, with pages to write them to; shared ones
- * are copied first (listed in the step). The step must have room: see sequence_span_room. */
+/* Appends a span of the next n positions to be computed, with pages to write them to, and `ahead`
+ * positions behind them, which guesses may write; shared pages are copied first (listed in the
+ * step). The step must have room: see sequence_span_room. */
 struct span *sequence_add_span(struct sequence *q, const struct kv_store *kv, uint32_t *reserved,
-                               struct step *s, enum span_kind kind, uint32_t slot, uint32_t n);
+                               struct step *s, enum span_kind kind, uint32_t slot, uint32_t n,
+                               uint32_t ahead);
 /* Whether the step has room for such a span: spans, rows, block tables, copies. */
 bool sequence_span_room(const struct sequence *q, const struct kv_store *kv, const struct step *s,
-                        uint32_t n);
+                        uint32_t n, uint32_t ahead);
 /* The step ran: n more positions are there. */
 void sequence_computed(struct sequence *q, const struct kv_store *kv, uint32_t n);
 /* An output of the last computed position was a number: seals and caches what is complete. */

@@ -529,8 +529,8 @@ static bool is_bad(struct slots *t, struct slot *s, const struct output *o, uint
 static void decode_done(struct slots *t, struct slot *s, uint32_t c, struct output *outputs,
                         uint32_t n_outputs, const float *states, uint64_t now) {
     struct choice *k = slot_choice(t, s, c);
-    const uint32_t drafted = k->n_drafted;
-    uint32_t accepted = 0;
+    const uint32_t drafted = k->n_drafted, name = s->choices[c];
+    uint32_t accepted = 0, n_drawn = 0;
     CHECK(n_outputs == 1 + drafted);
     k->n_drafted = 0;
     s->n_proposed += drafted;
@@ -538,7 +538,7 @@ static void decode_done(struct slots *t, struct slot *s, uint32_t c, struct outp
         /* Before the answer can end. */
         uint32_t right = 0;
         while (right < drafted && outputs[right].token == k->guess.ids[right]) right++;
-        slot_record(t, s, now, FLIGHT_DRAFTED, k->guess.source, drafted, right);
+        slot_record(t, s, now, FLIGHT_DRAFTED, k->guess.source[0], drafted, right);
     }
     for (uint32_t i = 0; i < n_outputs; i++) {
         if (is_bad(t, s, &outputs[i], now)) return;
@@ -549,10 +549,11 @@ static void decode_done(struct slots *t, struct slot *s, uint32_t c, struct outp
                           states + (size_t)i * t->cfg.d_model);
         const bool foretold = accept(t, s, c, &outputs[i], now);
         accepted += foretold;
+        n_drawn++;
         if (!foretold || k->finished || !slot_running(s)) break;
     }
-    if (drafted == 0) return;
-    draft_settled(t->cfg.drafts, &k->guess, drafted, accepted);
+    if (t->cfg.drafts != NULL)
+        draft_settled(t->cfg.drafts, name, &k->guess, drafted, accepted, outputs, n_drawn);
 }
 
 static void prefill_done(struct slots *t, struct slot *s, struct output *outputs, uint64_t now) {

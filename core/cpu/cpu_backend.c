@@ -23,10 +23,18 @@ static uint32_t larger(uint32_t a, uint32_t b) {
     return a > b ? a : b;
 }
 
+/* Layer i, those of the blocks behind the model's; NULL: the plan has no such block. */
+static const struct layer_plan *layer_of(const struct plan *p, uint32_t i) {
+    if (i < p->n_layers) return &p->layers[i];
+    const struct block_plan *block = &p->blocks[i - p->n_layers];
+    return block->n_ids > 0 ? &block->layer : NULL;
+}
+
 static struct widths widths_of(const struct plan *p) {
     struct widths w = {.experts_used = 1};
-    for (uint32_t i = 0; i < p->n_layers; i++) {
-        const struct layer_plan *l = &p->layers[i];
+    for (uint32_t i = 0; i < p->n_layers + BLOCK_KIND_COUNT; i++) {
+        const struct layer_plan *l = layer_of(p, i);
+        if (l == NULL) continue;
         w.attention = larger(w.attention, l->n_heads * l->head_dim);
         w.kv = larger(w.kv, l->n_kv_heads * l->head_dim);
         w.ff = larger(w.ff, l->d_ff);
@@ -112,6 +120,30 @@ static void carve_layer(struct carver *c, const struct plan *p, const struct lay
     cl->o_bias = carve_vector(c, l->o_bias, 0, p->d_model);
 }
 
+static bool has_blocks(const struct plan *p) {
+    return p->blocks[BLOCK_DRAFT].n_ids > 0 || p->blocks[BLOCK_EXIT].n_ids > 0;
+}
+
+static void lay_out_blocks(struct cpu_backend *b, struct carver *c,
+                           const struct backend_config *cfg) {
+    const struct plan *p = cfg->plan;
+    for (uint32_t k = 0; k < BLOCK_KIND_COUNT; k++) {
+        const struct block_plan *plan = &p->blocks[k];
+        struct cpu_block *block = &b->blocks[k];
+        if (plan->n_ids == 0) continue;
+        struct cpu_layer *layer = c->base != NULL ? &b->layers[p->n_layers + k] : NULL;
+        carve_layer(c, p, &plan->layer, cfg->kv, layer);
+        carve_matrix(c, &block->in, &plan->in);
+        carve_matrix(c, &block->head, &plan->head);
+        block->plan = plan;
+        block->layer = layer;
+        block->out_norm = carve_vector(c, plan->out_norm, 0, p->d_model);
+    }
+    if (!has_blocks(p)) return;
+    b->pair = carve(c, (size_t)cfg->limits.max_rows * 2 * p->d_model, sizeof *b->pair);
+    b->next_id = carve(c, cfg->limits.max_rows, sizeof *b->next_id);
+}
+
 /* What page choices need; nothing without cfg.gates. */
 static void lay_out_gates(struct cpu_backend *b, struct carver *c,
                           const struct backend_config *cfg) {
@@ -145,7 +177,7 @@ static size_t lay_out(struct cpu_backend *b, uint8_t *base, const struct backend
     struct carver c = {base, sizeof *b};
 
     b->n_workers = n_workers;
-    b->layers = carve(&c, p->n_layers, sizeof *b->layers);
+    b->layers = carve(&c, p->n_layers + BLOCK_KIND_COUNT, sizeof *b->layers);
     for (uint32_t i = 0; i < p->n_layers; i++)
         carve_layer(&c, p, &p->layers[i], cfg->kv, base != NULL ? &b->layers[i] : NULL);
     carve_matrix(&c, &b->head, &p->head);
@@ -154,6 +186,7 @@ static size_t lay_out(struct cpu_backend *b, uint8_t *base, const struct backend
     b->ones = carve(&c, p->d_model, sizeof(float));
     for (uint32_t i = 0; base != NULL && i < p->d_model; i++) b->ones[i] = 1;
     b->head_bias = carve_vector(&c, p->head_bias, 0, p->n_vocab);
+    lay_out_blocks(b, &c, cfg);
 
     b->ff_rows = cfg->limits.max_rows * w.experts_used;
     const size_t ff_rows = b->ff_rows;
@@ -169,7 +202,8 @@ static size_t lay_out(struct cpu_backend *b, uint8_t *base, const struct backend
     b->gate = carve(&c, ff_rows * w.ff, sizeof(float));
     b->up = carve(&c, ff_rows * w.ff, sizeof(float));
     b->projected = carve(&c, ff_rows * d, sizeof(float));
-    const uint32_t widest = larger(larger(p->d_model, w.attention), w.ff);
+    const uint32_t inputs = has_blocks(p) ? 2 * p->d_model : p->d_model;
+    const uint32_t widest = larger(larger(inputs, w.attention), w.ff);
     /* INT16 rows are the widest quantised ones. */
     const size_t quantised_bytes =
         cfg->activations == ACTIVATION_F32
@@ -238,8 +272,9 @@ static enum status check_weight(const struct weight *w, struct error *e) {
 
 enum status cpu_backend_check(const struct backend_config *cfg, struct error *e) {
     const struct plan *p = cfg->plan;
-    for (uint32_t i = 0; i < p->n_layers; i++) {
-        const struct layer_plan *l = &p->layers[i];
+    for (uint32_t i = 0; i < p->n_layers + BLOCK_KIND_COUNT; i++) {
+        const struct layer_plan *l = layer_of(p, i);
+        if (l == NULL) continue;
         const struct weight router = {.t = l->router, .n_rows = l->n_experts};
         const struct weight *all[] = {&l->q,    &l->k,  &l->v,    &l->o,
                                       &l->gate, &l->up, &l->down, &router};
@@ -257,7 +292,13 @@ enum status cpu_backend_check(const struct backend_config *cfg, struct error *e)
                              "layer %u: %u of %u experts are not supported", i, l->n_experts_used,
                              l->n_experts);
     }
-    return check_weight(&p->head, e);
+    enum status st = check_weight(&p->head, e);
+    for (uint32_t k = 0; st == STATUS_OK && k < BLOCK_KIND_COUNT; k++) {
+        if (p->blocks[k].n_ids == 0) continue;
+        st = check_weight(&p->blocks[k].in, e);
+        if (st == STATUS_OK) st = check_weight(&p->blocks[k].head, e);
+    }
+    return st;
 }
 
 /* Repacking, on all workers. */
@@ -287,9 +328,10 @@ static void pack(const struct backend_config *cfg, const struct packed_matrix *m
 static void pack_all(struct cpu_backend *b) {
     const struct backend_config *cfg = &b->cfg;
     const struct plan *p = cfg->plan;
-    for (uint32_t i = 0; i < p->n_layers; i++) {
-        const struct layer_plan *l = &p->layers[i];
+    for (uint32_t i = 0; i < p->n_layers + BLOCK_KIND_COUNT; i++) {
+        const struct layer_plan *l = layer_of(p, i);
         struct cpu_layer *cl = &b->layers[i];
+        if (l == NULL) continue;
         pack(cfg, &cl->q, &l->q, 0);
         pack(cfg, &cl->k, &l->k, 0);
         pack(cfg, &cl->v, &l->v, 0);
@@ -308,7 +350,13 @@ static void pack_all(struct cpu_backend *b) {
             pack(cfg, &cl->experts[e].down, &l->down, e);
         }
         if (cfg->progress != NULL)
-            cfg->progress(cfg->progress_arg, (double)(i + 1) / (double)(p->n_layers + 1));
+            cfg->progress(cfg->progress_arg,
+                          (double)(i + 1) / (double)(p->n_layers + BLOCK_KIND_COUNT + 1));
+    }
+    for (uint32_t k = 0; k < BLOCK_KIND_COUNT; k++) {
+        if (p->blocks[k].n_ids == 0) continue;
+        pack(cfg, &b->blocks[k].in, &p->blocks[k].in, 0);
+        pack(cfg, &b->blocks[k].head, &p->blocks[k].head, 0);
     }
     pack(cfg, &b->head, &p->head, 0);
     if (cfg->progress != NULL) cfg->progress(cfg->progress_arg, 1);
@@ -391,13 +439,22 @@ static void prepare(struct cpu_backend *b) {
         }
     }
     memset(b->needed, 0, s->n_rows);
-    uint32_t rows = 0;
+    uint32_t rows = 0, guesses = 0;
     for (uint32_t i = 0; i < s->n_spans; i++) {
         const struct span *span = &s->spans[i];
         const uint32_t end = span->first_position + span->n_tokens;
         CHECK(span->first_row == rows && span->profile < s->n_profiles);
         CHECK(end <= b->cfg.n_ctx && (uint64_t)span->n_pages * KV_PAGE_TOKENS >= end);
         rows += span->n_tokens;
+        CHECK(span->next_id == STEP_NONE || span->next_id < p->n_vocab);
+        CHECK(span->max_guesses <= STEP_GUESSES);
+        CHECK(span->max_guesses == 0 || b->blocks[span->block].plan != NULL);
+        guesses += span->max_guesses;
+        /* The draft block reads every row's last state. */
+        CHECK(span->block_from <= span->n_tokens);
+        if (b->blocks[BLOCK_DRAFT].plan != NULL && blocks_take(b, span))
+            memset(b->needed + span->first_row + span->block_from, 1,
+                   span->n_tokens - span->block_from);
         for (uint32_t r = 0; r < span->n_tokens; r++) {
             CHECK(s->ids[span->first_row + r] < p->n_vocab);
             b->row_span[span->first_row + r] = span;
@@ -411,7 +468,7 @@ static void prepare(struct cpu_backend *b) {
                     s->pages[j] != PAGE_NONE ? page_pool_data(b->cfg.pages, g, s->pages[j]) : NULL;
         }
     }
-    CHECK(rows == s->n_rows);
+    CHECK(rows == s->n_rows && guesses <= s->limits.max_guesses);
     for (uint32_t i = 0; i < s->n_outputs; i++) b->needed[s->outputs[i].row] = 1;
     for (uint32_t i = 0; i < s->n_taps; i++) {
         const struct tap *t = &s->taps[i];
@@ -446,6 +503,7 @@ static enum status cpu_submit(struct backend *backend, struct step *s) {
     layers_run(b);
     taps_run(b, b->cfg.plan->n_layers);
     outputs_run(b);
+    blocks_guess(b);
     for (uint32_t r = 0; r < s->n_rows; r++) s->next_layers[r] = (uint16_t)b->cfg.plan->n_layers;
     s->status = STATUS_OK;
     s->done_ns = clock_now_ns();

@@ -61,6 +61,22 @@ struct cpu_layer {
     bool q_norm_whole, k_norm_whole; /* over all heads at once */
 };
 
+/* A block of the plan; its layer stands behind the model's in `layers`. */
+struct cpu_block {
+    const struct block_plan *plan; /* NULL: none of this kind */
+    const struct cpu_layer *layer;
+    struct packed_matrix in, head;
+    const float *out_norm;
+};
+
+/* A span that is guessing: `row` of the step's rows holds its newest position. */
+struct cpu_chain {
+    struct span *span;
+    uint32_t row;
+    uint32_t id; /* the newest token: drawn, then guessed */
+    float reach;
+};
+
 /* Consecutive rows of one span: compact indices [first, first + n). Gated rows of a tile share one
  * choice of pages. */
 struct attention_tile {
@@ -84,7 +100,8 @@ struct cpu_backend {
     uint32_t n_workers;
     uint32_t ff_rows; /* rows of the feed-forward buffers: max_rows, times the experts used */
 
-    struct cpu_layer *layers;
+    struct cpu_layer *layers; /* [n_layers], then those of the blocks */
+    struct cpu_block blocks[BLOCK_KIND_COUNT];
     struct packed_matrix head;
     bool tied;
     const float *out_norm, *head_bias;
@@ -128,6 +145,12 @@ struct cpu_backend {
     uint32_t look_layer; /* of the phase at hand */
     float *partial_acc, *partial_m, *partial_l;
     uint32_t n_partial, head_dim_max;
+    /* blocks; NULL without */
+    float *pair;       /* [max_rows, 2 d_model]: state and embedding, by i */
+    uint32_t *next_id; /* [max_rows], by row: the token behind it, where it is known */
+    struct cpu_chain chains[STEP_CHAINS];
+    uint32_t n_chains;
+    bool guessing; /* the blocks are at work: no page choices are made */
 
     uint8_t *worker_scratch; /* [n_workers] */
     size_t worker_scratch_bytes;
@@ -225,9 +248,18 @@ void labels_run(struct cpu_backend *b, uint32_t layer);
  * normed [n_full, d_model]. */
 void experts_run(struct cpu_backend *b);
 
-/* layers.c */
+/* layers.c. layer_run: b->layer over b->rows. */
 void layers_begin(struct cpu_backend *b); /* embeddings and rotary tables */
 void layers_run(struct cpu_backend *b);
+void layer_run(struct cpu_backend *b);
+void embed_row(const struct cpu_backend *b, uint32_t id, float *x);
+void rope_rows(struct cpu_backend *b, uint32_t row); /* of the row's position */
+
+/* draft_block.c. blocks_guess: after the outputs; x is used up. exit_block_keys: after that many
+ * layers, the rows' states are there. */
+bool blocks_take(const struct cpu_backend *b, const struct span *span);
+void blocks_guess(struct cpu_backend *b);
+void exit_block_keys(struct cpu_backend *b, uint32_t n_layers_run);
 
 /* outputs.c: the head and the sampler; taps after a layer. */
 void outputs_run(struct cpu_backend *b);

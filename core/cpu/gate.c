@@ -14,7 +14,7 @@
 /* The row's policy in the layer at hand, or NULL: it attends to everything. */
 const struct gate_policy *gate_of(const struct cpu_backend *b, uint32_t row) {
     const struct span *span = b->row_span[row];
-    if (span->gate == STEP_NONE || b->layer->plan->window > 0) return NULL;
+    if (span->gate == STEP_NONE || b->layer->plan->window > 0 || b->guessing) return NULL;
     const struct gate_policy *g = &b->step->gates[span->gate];
     const uint32_t layer = (uint32_t)(b->layer - b->layers);
     return layer < g->dense_layers || b->position[row] < g->first_position ? NULL : g;

@@ -39,25 +39,32 @@ static void rope_row(const struct rope_plan *rope, uint32_t position, float *out
     }
 }
 
+void rope_rows(struct cpu_backend *b, uint32_t row) {
+    const struct plan *p = b->cfg.plan;
+    for (uint32_t r = 0; r < p->n_ropes; r++)
+        rope_row(&p->ropes[r], b->position[row], b->rope[r] + (size_t)row * 2 * p->ropes[r].n_dims);
+}
+
+void embed_row(const struct cpu_backend *b, uint32_t id, float *x) {
+    const struct plan *p = b->cfg.plan;
+    if (b->tied) {
+        packed_matrix_row(&b->head, id, x);
+    } else {
+        const size_t row_bytes = tensor_row_bytes(tensor_format(p->embed->type), p->d_model);
+        tensor_dequantise(p->embed->type, (const uint8_t *)p->embed->data + id * row_bytes, x,
+                          p->d_model);
+    }
+    if (p->embed_scale != 1) b->vec->scale(x, p->embed_scale, p->d_model);
+}
+
 static void begin_task(void *arg, uint32_t task, uint32_t worker) {
     (void)worker;
     struct cpu_backend *b = arg;
-    const struct plan *p = b->cfg.plan;
+    const uint32_t d = b->cfg.plan->d_model;
     const struct row_range range = rows_of_task(task, b->step->n_rows);
     for (uint32_t row = range.first; row < range.last; row++) {
-        float *x = b->x + (size_t)row * p->d_model;
-        const uint32_t id = b->step->ids[row];
-        if (b->tied) {
-            packed_matrix_row(&b->head, id, x);
-        } else {
-            const size_t row_bytes = tensor_row_bytes(tensor_format(p->embed->type), p->d_model);
-            tensor_dequantise(p->embed->type, (const uint8_t *)p->embed->data + id * row_bytes, x,
-                              p->d_model);
-        }
-        if (p->embed_scale != 1) b->vec->scale(x, p->embed_scale, p->d_model);
-        for (uint32_t r = 0; r < p->n_ropes; r++)
-            rope_row(&p->ropes[r], b->position[row],
-                     b->rope[r] + (size_t)row * 2 * p->ropes[r].n_dims);
+        embed_row(b, b->step->ids[row], b->x + (size_t)row * d);
+        rope_rows(b, row);
     }
 }
 
@@ -254,7 +261,7 @@ static void dense_run(struct cpu_backend *b) {
     products_run(b);
 }
 
-static void layer_run(struct cpu_backend *b) {
+void layer_run(struct cpu_backend *b) {
     const struct cpu_layer *l = b->layer;
     const struct plan *p = b->cfg.plan;
     const struct layer_plan *lp = l->plan;
@@ -291,6 +298,7 @@ void layers_run(struct cpu_backend *b) {
         b->layer = &b->layers[layer];
         choose_rows(b, layer);
         if (b->n_rows > 0) layer_run(b);
+        exit_block_keys(b, layer + 1);
         taps_run(b, layer);
         labels_run(b, layer);
     }

@@ -52,6 +52,7 @@ static inline void bits_open_gated(struct bits_rig *r, const struct plan *plan, 
                                      .max_exits = 1,
                                      .max_looks = 8,
                                      .max_slot_copies = 1,
+                                     .max_guesses = BITS_MAX_SEQS * STEP_GUESSES,
                                      .max_profiles = 2};
     struct page_pool_config pool = {.n_groups = plan->n_groups};
     for (uint32_t g = 0; g < plan->n_groups; g++) {

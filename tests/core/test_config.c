@@ -93,7 +93,7 @@ static void test_values(void **state) {
     assert_int_equal(c.pin.values[0], 0);
     assert_int_equal(c.pin.values[3], 6);
     assert_true(!c.huge_pages && c.mlock);
-    assert_int_equal(c.drafts, CONFIG_DRAFTS_OFF);
+    assert_int_equal(c.drafts, 0);
     assert_true(config_given(&c, "--port") && config_given(&c, "--kv-mib"));
 
     assert_int_equal(parse(&c,
@@ -106,6 +106,11 @@ static void test_values(void **state) {
     assert_int_equal(c.n_predict, 5);
     assert_true(c.temperature == 0.25f && c.top_p == 0.5f && c.seed == UINT64_MAX);
     assert_int_equal(c.top_k, 40);
+
+    assert_int_equal(parse(&c, "run m -p x", &e), STATUS_OK);
+    assert_int_equal(c.drafts, CONFIG_DRAFTS_AUTO);
+    assert_int_equal(parse(&c, "run m -p x --drafts draft-block,suffix", &e), STATUS_OK);
+    assert_int_equal(c.drafts, 1u << METRIC_DRAFT_BLOCK | 1u << METRIC_DRAFT_SUFFIX);
 
     /* --exact wins, in whatever order. */
     assert_int_equal(
@@ -268,7 +273,10 @@ static void test_not_in_this_build(void **state) {
         {"serve m --activations bf16", STATUS_UNSUPPORTED, "--activations"},
         {"bench m --graphs no", STATUS_INVALID, "--graphs"},
         {"logits m --side-car f.lacs", STATUS_UNSUPPORTED, "--side-car"},
-        {"serve m --drafts ngram,exit", STATUS_UNSUPPORTED, "--drafts"},
+        {"serve m --drafts ngram,exit", STATUS_INVALID, "--drafts"},
+        {"serve m --drafts ngram,", STATUS_INVALID, "--drafts"},
+        {"serve m --drafts ngram,off", STATUS_INVALID, "--drafts"},
+        {"serve m --drafts auto,ngram", STATUS_INVALID, "--drafts"},
         {"serve m --numa 1", STATUS_UNSUPPORTED, "--numa"},
         {"bundle m", STATUS_UNSUPPORTED, ""},
         {"canary", STATUS_UNSUPPORTED, ""},

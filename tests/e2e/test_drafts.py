@@ -1,6 +1,6 @@
 """Drafts change speed only: the same bytes, logprobs and usage as a server without them."""
-import os, sys
-from harness import Server, delta, main, parallel, quiet, text
+import os, subprocess, sys, tempfile
+from harness import LACONIC, MODEL, SLOW, Server, delta, main, parallel, quiet, text
 
 LONG = os.environ.get('LONG') == '1'
 CODE = '''def add_user(db, name, email):
@@ -63,6 +63,44 @@ def case_same_bytes(s):
     tokens = sum(g['usage']['completion_tokens'] for g in alone)
     assert sum(g['laconic']['accepted'] for g in alone) > tokens // 2, (tokens, [g['laconic'] for g in alone])
     quiet(s)
+
+
+def told(s): return {k.split('"')[1] for k, v in s.metrics().items() if k.startswith('laconic_draft_tokens_total') and v}
+
+
+def case_learnt_blocks(s):
+    """Each source of the default model's side-car alone and all together: the same bytes at any batch. LONG: also a side-car that was hardly trained."""
+    if s.ready_line.find('epoll') >= 0: return  # the I/O backend has no part in it
+    asked = ['How do I block a lost card?', 'My new card has not arrived yet.', 'Can I change my PIN in the app?', 'What is a standing order?']
+    long = 'Here is what a customer wrote to the bank. ' + 'The card was lost in a taxi and a new one is wanted soon. ' * 12
+    all_bodies = [{'model': 'default', 'messages': [{'role': 'user', 'content': q}], 'max_tokens': 40, 'logprobs': True, **k, 'laconic': {'explain': True}}
+                  for q in [*asked, long + 'Answer it.', long + 'Shorten it.'] for k in [*KNOBS[:2], KNOBS[4]]]
+    mixtures = ['draft-block', 'exit-block', 'draft-block,exit-block,suffix,ngram']
+    with tempfile.TemporaryDirectory() as d:
+        side_cars = [[]]
+        if LONG:
+            open(f'{d}/prompts', 'w').write('\n'.join(f't{i}\t{q}' for i, q in enumerate(asked)))
+            p = subprocess.run([LACONIC, 'tune', MODEL, '--prompts', f'{d}/prompts', '--traffic', 'desk', '-o', f'{d}/desk.lacs', '-n', '24', '--epochs', '1', '--exit-layer', '2', '--shortlist', '512'],
+                               capture_output=True, text=True, timeout=300 * SLOW)
+            assert p.returncode == 0, p.stderr
+            side_cars.append(['--side-car', f'{d}/desk.lacs'])
+        want = None
+        for side_car in side_cars:
+            for sources in ['off', *mixtures] if want is None else mixtures:
+                server = Server('auto', [*side_car, '--drafts', sources])
+                try:
+                    crowd = parallel([lambda b=b: ask(server, b) for b in all_bodies])
+                    want = want or [shape(g) for g in crowd]
+                    alone = [ask(server, b) for b in all_bodies] if sources != 'off' else crowd
+                    for got in (crowd, alone):
+                        for b, w, g in zip(all_bodies, want, got): assert w == shape(g), (sources, b, w, g)
+                    assert told(server) <= set(sources.split(',')), (sources, told(server))
+                    if sources in mixtures[:2] and not side_car: assert told(server) == {sources}, told(server)
+                    quiet(server)
+                finally: server.stop()
+    for sources in ('draft-block', 'exit-block,suffix'):
+        p = subprocess.run([LACONIC, 'run', MODEL, '-p', 'x', '-n', '1', '--side-car', 'off', '--drafts', sources], capture_output=True, text=True, timeout=60 * SLOW)
+        assert p.returncode == 1 and 'side-car' in p.stderr, p
 
 
 def case_stream_and_leave(s):

@@ -160,12 +160,13 @@ struct fake_backend {
     uint32_t polls_late; /* a step is done after so many polls; 0: inside submit */
     uint32_t polls_left;
     uint32_t bad_every, n_layers;
+    uint64_t step_ns; /* besides its rows */
     bool fail_submit, fail_step;
     struct step *pending;
     const struct heads *heads; /* of FAKE_EPOCH */
     uint64_t n_looks;
     void *scratch;
-    uint64_t n_steps, n_rows, n_copies, n_mixed;
+    uint64_t n_steps, n_rows, n_copies, n_mixed, n_guesses;
     uint32_t most_rows;        /* of a step with decodes */
     uint32_t seen[FAKE_VOCAB]; /* rows by token */
 };
@@ -267,6 +268,50 @@ static inline void fake_output(struct fake_backend *b, const struct step *s, con
     sample_row(NULL, z, FAKE_VOCAB, position + 1, o, b->scratch);
 }
 
+/* A block that is right at two positions of three, where nothing but the likeliest is drawn. What
+ * it writes on its way stands in the pages until it is written over. */
+static inline void fake_guess(struct fake_backend *b, struct step *s, struct span *p) {
+    CHECK(p->max_guesses <= STEP_GUESSES && s->n_guesses + p->max_guesses <= s->limits.max_guesses);
+    CHECK(p->block < BLOCK_KIND_COUNT && p->least_reach > 0 && p->least_reach < 1);
+    uint32_t row = p->first_row, o = 0;
+    const struct output *last = NULL;
+    for (; o < s->n_outputs && s->outputs[o].row < p->first_row + p->n_tokens; o++) {
+        if (s->outputs[o].row < row) continue;
+        CHECK(s->outputs[o].row == row);
+        last = &s->outputs[o];
+        if (last->bad || row + 1 == p->first_row + p->n_tokens || last->token != s->ids[row + 1])
+            break;
+        row++;
+    }
+    CHECK(last != NULL);
+    if (last->bad) return;
+    const uint32_t position = p->first_position + (row - p->first_row);
+    uint64_t h = fake_hash(fake_row_hash(b, s, p, row), last->token);
+    p->first_guess = s->n_guesses;
+    s->n_guesses += p->max_guesses;
+    for (uint32_t i = 0; i < p->max_guesses; i++) {
+        float z[FAKE_VOCAB];
+        struct output next = {.sample = last->sample};
+        next.sample.biases = NULL;
+        next.sample.n_biases = 0;
+        fake_logits(h, z, 0);
+        sample_row(NULL, z, FAKE_VOCAB, position + 2 + i, &next, b->scratch);
+        const uint32_t id =
+            mix64(h ^ 77) % 3 == 0 ? (uint32_t)(mix64(h) % FAKE_TOKENS) : next.token;
+        s->guesses[p->first_guess + p->n_guesses++] =
+            (struct guess){id, (float)(1 + mix64(h) % 999) / 1000};
+        h = fake_hash(h, id);
+        for (uint32_t g = 0; g < FAKE_GROUPS; g++) {
+            const uint32_t at = position + 1 + i;
+            const uint32_t page = table_page(s, p, g, at / KV_PAGE_TOKENS);
+            CHECK(page_pool_meta(b->pages, g, page)->references == 1);
+            CHECK(!page_pool_meta(b->pages, g, page)->sealed);
+            fake_page(b, g, page)[at % KV_PAGE_TOKENS] = (struct fake_kv){0x5A5A5A, UINT32_MAX};
+        }
+        if (mix64(h ^ 5) % 4 == 0) break;
+    }
+}
+
 static inline void fake_tap(struct fake_backend *b, const struct step *s, const struct tap *t) {
     /* An embedding's, or the monitor's. */
     CHECK(t->n_rows > 0 && t->normalised == (t->layer != b->n_layers));
@@ -347,6 +392,13 @@ static inline void fake_compute(struct fake_backend *b, struct step *s) {
             fake_output(b, s, p, &s->outputs[o]);
     }
     CHECK(o == s->n_outputs);
+    s->n_guesses = 0;
+    for (uint32_t i = 0; i < s->n_spans; i++) {
+        struct span *p = &s->spans[i];
+        p->n_guesses = 0;
+        if (p->max_guesses > 0) fake_guess(b, s, p);
+        b->n_guesses += p->n_guesses;
+    }
     for (uint32_t i = 0; i < s->n_taps; i++) fake_tap(b, s, &s->taps[i]);
     for (uint32_t i = 0; i < s->n_looks; i++) fake_look(b, s, &s->looks[i]);
     b->n_looks += s->n_looks;
@@ -356,7 +408,7 @@ static inline void fake_compute(struct fake_backend *b, struct step *s) {
     if (decode && s->n_rows > b->most_rows) b->most_rows = s->n_rows;
     for (uint32_t i = 0; i < s->n_rows; i++) b->seen[s->ids[i]]++;
     s->submit_ns = *b->clock_ns;
-    *b->clock_ns += 300000 + (uint64_t)s->n_rows * 100000;
+    *b->clock_ns += b->step_ns + (uint64_t)s->n_rows * 100000;
     s->done_ns = *b->clock_ns;
     if (b->fail_step) s->status = STATUS_DEVICE;
 }
@@ -393,7 +445,9 @@ struct fake_config {
     uint32_t n_ctx, max_batch, max_queue, n_pages, polls_late, bad_every;
     uint32_t max_rows;      /* 0: 64 */
     uint32_t draft_outputs; /* outputs beside those that the choices need */
-    bool no_prefix_cache, suffix_drafts, ngram_drafts;
+    bool no_prefix_cache;
+    uint32_t drafts;
+    uint64_t step_ns; /* 0: 300 us */
     const struct gate_config *gate;
     uint64_t prefill_budget_ns;
     uint64_t chore_slice_ns; /* 0: long, so that chores end in one go and a run can be repeated */
@@ -439,6 +493,8 @@ static inline void fake_open(struct fake *f, const struct fake_config *cfg, stru
     f->plan.d_model = FAKE_D;
     f->plan.n_vocab = FAKE_VOCAB;
     f->plan.n_groups = FAKE_GROUPS;
+    /* The backend needs no more of its blocks than that they are there. */
+    f->plan.blocks[BLOCK_DRAFT].n_ids = f->plan.blocks[BLOCK_EXIT].n_ids = FAKE_TOKENS;
     struct page_pool_config pages = {.n_groups = FAKE_GROUPS};
     for (uint32_t g = 0; g < FAKE_GROUPS; g++) {
         pages.page_bytes[g] = KV_PAGE_TOKENS * sizeof(struct fake_kv);
@@ -456,6 +512,7 @@ static inline void fake_open(struct fake *f, const struct fake_config *cfg, stru
         .bad_every = cfg->bad_every,
         .n_layers = f->plan.n_layers,
         .heads = cfg->labels != NULL ? &cfg->labels->heads : NULL,
+        .step_ns = cfg->step_ns != 0 ? cfg->step_ns : 300000,
         .scratch = aligned_alloc(64, (sample_scratch_bytes(FAKE_VOCAB) + 63) / 64 * 64),
     };
     const struct sched_config sc = {
@@ -478,7 +535,8 @@ static inline void fake_open(struct fake *f, const struct fake_config *cfg, stru
                    .max_profiles = cfg->labels != NULL ? cfg->max_batch + 1 : 1,
                    .max_exits = cfg->labels != NULL ? cfg->max_batch : 0,
                    .max_looks = cfg->labels != NULL ? cfg->max_batch : 0,
-                   .max_taps = cfg->max_batch},
+                   .max_taps = cfg->max_batch,
+                   .max_guesses = cfg->max_batch * STEP_GUESSES},
         .gate = cfg->gate,
         .labels = cfg->labels,
         .epoch = cfg->labels != NULL ? FAKE_EPOCH : 0,
@@ -486,9 +544,8 @@ static inline void fake_open(struct fake *f, const struct fake_config *cfg, stru
         .max_batch = cfg->max_batch,
         .max_queue = cfg->max_queue,
         .prefix_cache = !cfg->no_prefix_cache,
-        .suffix_drafts = cfg->suffix_drafts,
-        .ngram_drafts = cfg->ngram_drafts,
         .monitor = cfg->monitor,
+        .drafts = cfg->drafts,
         .prefill_budget_ns = cfg->prefill_budget_ns,
         .chore_slice_ns = cfg->chore_slice_ns != 0 ? cfg->chore_slice_ns : UINT64_C(10000000000),
         .policy = cfg->policy,

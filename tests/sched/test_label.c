@@ -8,6 +8,7 @@
 
 #include "models/label_text.h"
 #include "models/task_words.h"
+#include "sched/draft.h"
 #include "sched/label.h"
 
 enum { MAX_CLIENTS = 20, MAX_LABELS = 12, MAX_TEXT = 200, HEAD_TOKENS = 24, N_CTX = 600 };
@@ -352,7 +353,7 @@ static void run_seed(struct tokenizer *t, struct worker_pool *workers, const str
         .bad_every = below(&x, 4) == 0 ? 400 : 0,
         .max_rows = 32 + below(&x, 100),
         .no_prefix_cache = below(&x, 4) == 0,
-        .suffix_drafts = below(&x, 2) == 0,
+        .drafts = below(&x, 2) == 0 ? DRAFT_BIT(SUFFIX) : 0,
         .draft_outputs = 16 + below(&x, 64),
         .prefill_budget_ns = 100000 + below(&x, 8000000),
         .labels = heads ? &known->sets : NULL,

@@ -192,7 +192,7 @@ struct rig {
 
 static void rig_start(struct rig *g, enum policy_kind kind, const struct sched_adapt *adapt) {
     struct fake_config cfg = {
-        .n_ctx = 128, .max_batch = 2, .max_queue = 8, .n_pages = 40, .suffix_drafts = true};
+        .n_ctx = 128, .max_batch = 2, .max_queue = 8, .n_pages = 40, .drafts = 1 /* suffix */};
     memset(g, 0, sizeof *g);
     g->tokenizer = fake_tokenizer();
     g->workers = fake_workers();

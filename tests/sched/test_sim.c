@@ -543,8 +543,8 @@ static void apply_policy(struct request *r, const struct task_model *m, bool ada
 }
 
 /* whole, late, failed, left, copies, hits, drafted, accepted, presets, with gated rows, rollbacks,
- * breakers, hits of monitored prompts */
-static uint64_t totals[13];
+ * breakers, hits of monitored prompts, guesses of blocks */
+static uint64_t totals[14];
 
 static void run_seed(struct tokenizer *t, struct worker_pool *workers, uint64_t seed) {
     uint64_t x = mix64(seed);
@@ -559,9 +559,10 @@ static void run_seed(struct tokenizer *t, struct worker_pool *workers, uint64_t 
         .bad_every = below(&x, 4) == 0 ? 200 : 0,
         .max_rows = 8 + below(&x, 100),
         .no_prefix_cache = below(&x, 4) == 0,
-        .suffix_drafts = below(&x, 2) == 0,
-        .ngram_drafts = below(&x, 2) == 0,
+        .drafts = below(&x, 16),
         .draft_outputs = below(&x, 64),
+        /* Where a step costs much beside its rows, blocks pay. */
+        .step_ns = below(&x, 2) ? 300000 : 2000000,
         .prefill_budget_ns = 100000 + below(&x, 8000000),
         .gate = &gates,
         .monitor = &fake_model,
@@ -649,6 +650,7 @@ static void run_seed(struct tokenizer *t, struct worker_pool *workers, uint64_t 
         assert_true(k->report.gate_attended <= k->report.gate_there);
     }
     totals[4] += f.backend.n_copies;
+    totals[13] += f.backend.n_guesses;
     fake_close(&f);
     policy_close(cfg.policy);
     free(clients);
@@ -674,15 +676,17 @@ static void test_random_schedules(void **state) {
         run_seed(t, workers, seed);
     }
     running_seed = 0;
-    printf(
-        "# whole %llu, late %llu, failed %llu, left %llu, page copies %llu, cached tokens %llu, "
-        "drafted %llu, accepted %llu, preset %llu, gated %llu, rollbacks %llu, breakers %llu, "
-        "cached tokens of monitored prompts %llu\n",
-        (unsigned long long)totals[0], (unsigned long long)totals[1], (unsigned long long)totals[2],
-        (unsigned long long)totals[3], (unsigned long long)totals[4], (unsigned long long)totals[5],
-        (unsigned long long)totals[6], (unsigned long long)totals[7], (unsigned long long)totals[8],
-        (unsigned long long)totals[9], (unsigned long long)totals[10],
-        (unsigned long long)totals[11], (unsigned long long)totals[12]);
+    printf("# whole %llu, late %llu, failed %llu, left %llu, page copies %llu, cached tokens %llu, "
+           "drafted %llu, accepted %llu, preset %llu, gated %llu, rollbacks %llu, breakers %llu, "
+           "cached tokens of monitored prompts %llu, blocks' guesses %llu\n",
+           (unsigned long long)totals[0], (unsigned long long)totals[1],
+           (unsigned long long)totals[2], (unsigned long long)totals[3],
+           (unsigned long long)totals[4], (unsigned long long)totals[5],
+           (unsigned long long)totals[6], (unsigned long long)totals[7],
+           (unsigned long long)totals[8], (unsigned long long)totals[9],
+           (unsigned long long)totals[10], (unsigned long long)totals[11],
+           (unsigned long long)totals[12], (unsigned long long)totals[13]);
+    assert_true(totals[13] > n);
     assert_true(n < 100 || totals[8] > n / 4);
     assert_true(totals[9] > n && totals[10] > n / 4 && totals[11] > n / 8 && totals[12] > n);
     assert_true(totals[7] > n && totals[6] > totals[7]);
