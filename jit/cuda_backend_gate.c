@@ -13,24 +13,13 @@ void cuda_gate_plan_bucket(const struct cuda_backend *b, struct cuda_bucket *k) 
     k->max_seals = seals < k->rows ? (uint32_t)seals : k->rows;
 }
 
-/* The position whose choice serves `position`. */
-static uint32_t choice_position(const struct gate_policy *g, uint32_t position) {
-    const uint32_t at = position - position % STEP_GATE_REFRESH;
-    return at > g->first_position ? at : g->first_position;
-}
-
-static uint32_t recent_page(const struct gate_policy *g, uint32_t position) {
-    const uint32_t own = position / KV_PAGE_TOKENS;
-    return own + 1 > g->recent_pages ? own + 1 - g->recent_pages : 0;
-}
-
 static uint32_t entry_of(uint32_t slot, uint32_t position) {
     return slot * CUDA_GATE_RING + position / STEP_GATE_REFRESH % CUDA_GATE_RING;
 }
 
 /* Sinks and anchors before the recent page, each once, and what the budget adds. */
 static uint32_t count_chosen(struct cuda_backend *b, const struct step *s,
-                             const struct gate_policy *g, uint32_t recent) {
+                             const struct gate_policy *g, uint32_t recent, uint32_t budget) {
     uint64_t *seen = b->gate_of.anchors;
     const uint32_t *anchors = s->gate_pages + g->first_anchor;
     uint32_t n = g->sink_pages < recent ? g->sink_pages : recent;
@@ -43,7 +32,7 @@ static uint32_t count_chosen(struct cuda_backend *b, const struct step *s,
     for (uint32_t i = 0; i < g->n_anchors; i++)
         if (anchors[i] < recent) seen[anchors[i] / 64] = 0;
     const uint32_t candidates = recent - n;
-    return n + (g->budget_pages < candidates ? g->budget_pages : candidates);
+    return n + (budget < candidates ? budget : candidates);
 }
 
 static void copy_slots(struct cuda_backend *b, const struct step *s, struct cuda_block *k) {
@@ -75,16 +64,17 @@ static void make_choices(struct cuda_backend *b, const struct step *s, struct cu
               end - g->first_position <= STEP_GATE_ROWS);
         for (uint32_t r = 0; r < span->n_tokens; r++) {
             const uint32_t p = span->first_position + r;
-            if (p < g->first_position || choice_position(g, p) != p) continue;
-            const uint32_t recent = recent_page(g, p), entry = entry_of(span->slot, p);
+            if (p < g->first_position || gate_choice_position(g, p) != p) continue;
+            const uint32_t recent = gate_recent_page(g, p), entry = entry_of(span->slot, p);
+            const uint32_t budget = gate_budget(g, p);
             b->gate_of.entries[entry] =
-                (struct cuda_gate_entry){p + 1, recent, count_chosen(b, s, g, recent)};
+                (struct cuda_gate_entry){p + 1, recent, count_chosen(b, s, g, recent, budget)};
             CHECK(n < k->bucket->max_choices);
             k->choices[n++] = (struct page_choice){.row = span->first_row + r,
                                                    .entry = entry,
                                                    .sink_pages = g->sink_pages,
                                                    .recent_page = recent,
-                                                   .budget_pages = g->budget_pages,
+                                                   .budget_pages = budget,
                                                    .first_anchor = g->first_anchor,
                                                    .n_anchors = g->n_anchors,
                                                    .dense_layers = g->dense_layers};
@@ -103,7 +93,7 @@ static uint32_t look_up(const struct cuda_backend *b, const struct step *s, stru
             struct attention_gate *out = &k->row_gates[span->first_row + r];
             *out = (struct attention_gate){.entry = UINT32_MAX};
             if (g == NULL || p < g->first_position) continue;
-            const uint32_t at = choice_position(g, p), entry = entry_of(span->slot, at);
+            const uint32_t at = gate_choice_position(g, p), entry = entry_of(span->slot, at);
             const struct cuda_gate_entry *e = &b->gate_of.entries[entry];
             CHECK(e->at == at + 1);
             *out = (struct attention_gate){entry, e->recent_page, e->n_chosen, g->dense_layers};
