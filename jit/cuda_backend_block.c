@@ -35,6 +35,7 @@ static struct cuda_block block_of(const struct cuda_backend *b, const struct cud
 
 /* The first thing in the step that this backend has no kernels or memory for, or NULL. */
 static const char *not_run(const struct cuda_backend *b, const struct step *s) {
+    if (s->n_looks > 0) return "label heads";
     if (s->epoch != 0) return "heads of an epoch";
     for (uint32_t i = 0; i < s->n_spans; i++) {
         if (s->spans[i].exit != STEP_NONE) return "early exits";
