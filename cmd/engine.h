@@ -38,7 +38,7 @@ struct engine_options {
     uint32_t n_slots;
     bool gates;        /* memory for page choices (core/backend.h), where they can be made */
     bool gates_on_cpu; /* with `gates`: a device goes without them */
-    bool drafts; /* open the side-car, and run its blocks as --drafts says */
+    bool drafts;       /* open the side-car, and run its blocks as --drafts says */
     struct step_limits limits; /* max_pages 0: filled in for max_spans full contexts */
     /* --backend and what belongs to it; NULL: the CPU. Outlives the engine. */
     const struct config *config;

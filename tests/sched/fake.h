@@ -392,6 +392,8 @@ static inline void fake_compute(struct fake_backend *b, struct step *s) {
             fake_output(b, s, p, &s->outputs[o]);
     }
     CHECK(o == s->n_outputs);
+    /* States are handed back layer by layer, before blocks go on from the last. */
+    for (uint32_t i = 0; i < s->n_taps; i++) fake_tap(b, s, &s->taps[i]);
     s->n_guesses = 0;
     for (uint32_t i = 0; i < s->n_spans; i++) {
         struct span *p = &s->spans[i];
@@ -399,7 +401,6 @@ static inline void fake_compute(struct fake_backend *b, struct step *s) {
         if (p->max_guesses > 0) fake_guess(b, s, p);
         b->n_guesses += p->n_guesses;
     }
-    for (uint32_t i = 0; i < s->n_taps; i++) fake_tap(b, s, &s->taps[i]);
     for (uint32_t i = 0; i < s->n_looks; i++) fake_look(b, s, &s->looks[i]);
     b->n_looks += s->n_looks;
     b->n_steps++;
