@@ -31,8 +31,8 @@ static size_t tail_bytes(const struct map *m) {
     return (page_bytes() - m->bytes % page_bytes()) % page_bytes();
 }
 
-enum status map_open(const char *path, struct map *m, struct error *e) {
-    *m = (struct map){0};
+/* The open file and its size. */
+static enum status open_file(const char *path, int *out, size_t *bytes, struct error *e) {
     /* Without O_NONBLOCK a FIFO given as a model would hang here instead of being refused below. */
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return refuse(e, path, "open", errno);
@@ -47,18 +47,57 @@ enum status map_open(const char *path, struct map *m, struct error *e) {
         close(fd);
         return error_set(e, STATUS_INVALID, NULL, "%s is not a regular file", path);
     }
-    if (st.st_size == 0) {
-        close(fd);
-        return STATUS_OK;
-    }
-    void *data = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    const int err = errno;
-    close(fd);
+    *out = fd;
+    *bytes = (size_t)st.st_size;
+    return STATUS_OK;
+}
+
+static enum status take(struct map *m, const char *path, void *data, size_t bytes, int err,
+                        struct error *e) {
     if (data == MAP_FAILED) return refuse(e, path, "map", err);
     m->data = data;
-    m->bytes = (size_t)st.st_size;
+    m->bytes = bytes;
     poison(m->data + m->bytes, tail_bytes(m));
     return STATUS_OK;
+}
+
+enum status map_open(const char *path, struct map *m, struct error *e) {
+    *m = (struct map){0};
+    int fd;
+    size_t bytes;
+    const enum status st = open_file(path, &fd, &bytes, e);
+    if (st != STATUS_OK) return st;
+    void *data = bytes > 0 ? mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0) : NULL;
+    const int err = errno;
+    close(fd);
+    return bytes > 0 ? take(m, path, data, bytes, err, e) : STATUS_OK;
+}
+
+enum status map_read(const char *path, struct map *m, struct error *e) {
+    *m = (struct map){0};
+    int fd;
+    size_t bytes;
+    const enum status st = open_file(path, &fd, &bytes, e);
+    if (st != STATUS_OK || bytes == 0) {
+        if (st == STATUS_OK) close(fd);
+        return st;
+    }
+    uint8_t *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    int err = errno;
+    for (size_t at = 0; (void *)data != MAP_FAILED && at < bytes;) {
+        const ssize_t n = read(fd, data + at, bytes - at);
+        if (n < 0 && errno == EINTR) continue;
+        if (n > 0) {
+            at += (size_t)n;
+            continue;
+        }
+        err = n < 0 ? errno : EIO; /* it has become shorter */
+        munmap(data, bytes);
+        close(fd);
+        return refuse(e, path, "read", err);
+    }
+    close(fd);
+    return take(m, path, data, bytes, err, e);
 }
 
 void map_close(struct map *m) {

@@ -30,6 +30,9 @@ enum map_advice {
 };
 
 enum status map_open(const char *path, struct map *m, struct error *e);
+/* The same bytes, copied: nothing that happens to the file afterwards is seen. For files that are
+ * read as long as the process lives. */
+enum status map_read(const char *path, struct map *m, struct error *e);
 void map_close(struct map *m); /* of a zeroed map: nothing */
 
 /* A hint for the pages that [offset, offset + bytes) touches, which must lie inside the map. A

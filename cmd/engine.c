@@ -256,7 +256,10 @@ static void set_limits(struct engine *g, const struct engine_options *o) {
 /* The plan, and where it runs: on a device it runs without the side-car's blocks. */
 static enum status make_plan(struct engine *g, const struct engine_options *o, struct error *e) {
     g->plan = model_plan(g->model);
-    g->n_ctx = o->n_ctx > 0 ? o->n_ctx : g->plan->n_ctx_train;
+    g->n_ctx = engine_context(o->n_ctx, g->plan);
+    if (g->n_ctx > g->plan->n_ctx_train)
+        fprintf(stderr, "note: the model was made for %u tokens of context, not %u\n",
+                g->plan->n_ctx_train, g->n_ctx);
     set_limits(g, o);
     enum status s = STATUS_OK;
     if (o->drafts) s = side_car_open(o->config, model_gguf(g->model), &g->side_car, e);

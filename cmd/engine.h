@@ -50,6 +50,14 @@ struct engine_options {
     void *progress_arg;
 };
 
+/* Tokens of context: what was asked for, else what the model was made for, at most
+ * ENGINE_AUTO_CTX: memory is taken for all of them, and a file may say anything. */
+enum { ENGINE_AUTO_CTX = 131072 };
+static inline uint32_t engine_context(uint32_t asked, const struct plan *p) {
+    if (asked > 0) return asked;
+    return p->n_ctx_train < ENGINE_AUTO_CTX ? p->n_ctx_train : ENGINE_AUTO_CTX;
+}
+
 struct engine {
     struct model *model;
     const struct plan *plan;    /* the model's, with blocks of the side-car */

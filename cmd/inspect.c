@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cmd/commands.h"
+#include "cmd/engine.h"
 #include "cmd/inspect_sidecar.h"
 #include "cmd/inspect_pack.h"
 #include "cmd/inspect_memory.h"
@@ -146,7 +147,7 @@ int cmd_inspect(int argc, char **argv) {
     char reason[sizeof e.field + sizeof e.message + 2];
     usage_reason(&e, reason, sizeof reason);
     const struct plan *p = m != NULL ? model_plan(m) : NULL;
-    const uint32_t n_ctx = p == NULL ? 0 : c.n_ctx != 0 ? c.n_ctx : p->n_ctx_train;
+    const uint32_t n_ctx = p == NULL ? 0 : engine_context(c.n_ctx, p);
 
     struct buffer out;
     buffer_init(&out, 16 << 20);
@@ -261,6 +262,7 @@ int cmd_inspect(int argc, char **argv) {
             buffer_printf(&out, "  %.*s = %s\n", (int)(k.len < 100 ? k.len : 100), k.data, text);
         }
     }
+    if (buffer_cstr(&out) != NULL && !c.json) usage_clean(out.data);
     fwrite(out.data, 1, out.len, stdout);
     buffer_free(&out);
     model_close(m);

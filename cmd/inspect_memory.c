@@ -27,7 +27,7 @@ enum status inspect_memory(const struct config *c, const struct plan *p, struct 
                            struct error *e) {
     *out = (struct inspect_memory){0};
     struct engine_options o = engine_defaults(c);
-    const uint32_t n_ctx = c->n_ctx != 0 ? c->n_ctx : p->n_ctx_train;
+    const uint32_t n_ctx = engine_context(c->n_ctx, p);
     const uint64_t full = (n_ctx + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
     o.n_slots = c->max_batch;
     o.limits = service_limits(c->max_batch);

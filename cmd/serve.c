@@ -17,7 +17,8 @@ struct loop {
     struct service *service;
     struct server *server;
     bool warm, draining;
-    atomic_int stops; /* SIGTERM and SIGINT received: one drains, a second cuts */
+    atomic_bool serves; /* what is below stands, and is served */
+    atomic_int stops;   /* SIGTERM and SIGINT received: one drains, a second cuts */
 };
 
 static void between_layers(void *arg) {
@@ -74,6 +75,8 @@ static void *wait_for_signals(void *arg) {
     for (;;) {
         int signal_number;
         if (sigwait(&set, &signal_number) != 0) return NULL;
+        /* Nobody is served yet, and loading may take long. */
+        if (!atomic_load(&l->serves)) _exit(128 + signal_number);
         atomic_fetch_add(&l->stops, 1);
         server_wake(l->server);
     }
@@ -194,6 +197,11 @@ int cmd_serve(int argc, char **argv) {
                                             .asynchronous = true,
                                             .between = between_layers,
                                             .between_arg = &l};
+    pthread_t signals;
+    if (pthread_create(&signals, NULL, wait_for_signals, &l) != 0) {
+        fprintf(stderr, "laconic serve: no thread for signals\n");
+        return 1;
+    }
     if (service_open(&options, &l.service, &e) != STATUS_OK) return usage_fail("serve", &e);
     if (warm_up(l.service, &e) != STATUS_OK) {
         service_close(l.service);
@@ -238,13 +246,7 @@ int cmd_serve(int argc, char **argv) {
     engine_describe(l.service->engine, computes, sizeof computes);
     metric_set_info(l.service->metrics, LACONIC_VERSION, l.service->name, isa,
                     l.service->engine->backend->ops->name, server_io_name(server));
-    pthread_t signals;
-    if (pthread_create(&signals, NULL, wait_for_signals, &l) != 0) {
-        server_close(server);
-        service_close(l.service);
-        fprintf(stderr, "laconic serve: no thread for signals\n");
-        return 1;
-    }
+    atomic_store(&l.serves, true);
     engine_print_memory(l.service->engine, stderr);
     l.warm = true;
     if (server_io_note(server)[0] != '\0')

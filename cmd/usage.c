@@ -22,10 +22,16 @@ bool usage_parse(struct config *c, int argc, char **argv, int *exit_status) {
     return true;
 }
 
+void usage_clean(char *text) {
+    for (char *c = text; *c != '\0'; c++)
+        if (((unsigned char)*c < 0x20 && *c != '\n') || *c == 0x7f) *c = '?';
+}
+
 void usage_reason(const struct error *e, char *text, size_t cap) {
     /* Names out of a file have dots in them; options and request fields do not. */
     const bool named = strchr(e->field, '.') == NULL || strstr(e->message, e->field) != NULL;
     snprintf(text, cap, "%s%s%s", named ? "" : e->field, named ? "" : ": ", e->message);
+    usage_clean(text);
 }
 
 int usage_fail(const char *command, const struct error *e) {

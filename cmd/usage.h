@@ -12,6 +12,10 @@
  * printed, or a line about the bad option). */
 bool usage_parse(struct config *c, int argc, char **argv, int *exit_status);
 
+/* What a file says of itself must not speak to the terminal: control characters but line feeds
+ * become question marks. */
+void usage_clean(char *text);
+
 /* The message, behind the key or tensor of a file that it is about when it does not name it. */
 void usage_reason(const struct error *e, char *text, size_t cap);
 

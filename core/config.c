@@ -251,7 +251,7 @@ static const struct knob knobs[] = {
     FLAG("--exact", BIT(LOGITS) | BIT(PERPLEXITY), exact,
          "FP32 activations and KV, whatever --activations and --kv say"),
     /* the engine */
-    NUMBER("--threads", ENGINE | BIT(BAKE), threads, "auto", "auto", 1, 1024,
+    NUMBER("--threads", ENGINE | BIT(BAKE), threads, "auto", "auto", 1, 256,
            "compute threads; auto is one per core"),
     NUMBER("--ctx",
            (ENGINE | BIT(INSPECT)) & ~(BIT(PERPLEXITY) | BIT(SERVE) | BIT(TUNE) | BIT(CALIBRATE)),

@@ -115,7 +115,7 @@ enum status pack_open(const char *path, struct pack **out, struct error *e) {
     *out = NULL;
     struct pack *p = calloc(1, sizeof *p);
     if (p == NULL) return error_set(e, STATUS_NO_MEMORY, "pack", "no memory for the pack");
-    enum status s = map_open(path, &p->map, e);
+    enum status s = map_read(path, &p->map, e);
     if (s == STATUS_OK) s = check(p, path, e);
     if (s != STATUS_OK) {
         pack_close(p);

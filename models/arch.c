@@ -25,7 +25,11 @@ uint32_t arch_u32_or(struct arch_builder *b, const char *key, uint32_t lo, uint3
                      uint32_t fallback) {
     char name[96];
     uint64_t v;
-    if (!gguf_u64(b->g, full_key(b, key, name), &v)) return fallback;
+    if (!gguf_u64(b->g, full_key(b, key, name), &v)) {
+        if (gguf_has(b->g, name))
+            arch_fail(b, STATUS_CORRUPT, name, "%s is not a whole number, 0 or more", name);
+        return fallback;
+    }
     if (v < lo || v > hi) {
         arch_fail(b, STATUS_CORRUPT, name, "%s is %llu, expected %u to %u", name,
                   (unsigned long long)v, lo, hi);
@@ -47,7 +51,10 @@ uint32_t arch_u32(struct arch_builder *b, const char *key, uint32_t lo, uint32_t
 float arch_f32_or(struct arch_builder *b, const char *key, double lo, double hi, double fallback) {
     char name[96];
     double v;
-    if (!gguf_f64(b->g, full_key(b, key, name), &v)) return (float)fallback;
+    if (!gguf_f64(b->g, full_key(b, key, name), &v)) {
+        if (gguf_has(b->g, name)) arch_fail(b, STATUS_CORRUPT, name, "%s is not a number", name);
+        return (float)fallback;
+    }
     if (!(v >= lo && v <= hi)) {
         arch_fail(b, STATUS_CORRUPT, name, "%s is %g, expected %g to %g", name, v, lo, hi);
         return (float)fallback;

@@ -201,6 +201,10 @@ static double real_at(const struct gguf_entry *k, size_t i) {
     return (double)f;
 }
 
+bool gguf_has(const struct gguf *g, const char *key) {
+    return gguf_file_find(&g->files[0], key) != NULL;
+}
+
 bool gguf_u64(const struct gguf *g, const char *key, uint64_t *out) {
     const struct gguf_entry *k = scalar(g, key);
     uint64_t bits = 0;
@@ -212,9 +216,17 @@ bool gguf_u64(const struct gguf *g, const char *key, uint64_t *out) {
 
 bool gguf_f64(const struct gguf *g, const char *key, double *out) {
     const struct gguf_entry *k = scalar(g, key);
-    const bool ok = k && (k->type == GGUF_F32 || k->type == GGUF_F64);
-    *out = ok ? real_at(k, 0) : 0.0;
-    return ok;
+    uint64_t bits;
+    bool negative;
+    *out = 0;
+    if (k == NULL) return false;
+    if (k->type == GGUF_F32 || k->type == GGUF_F64) {
+        *out = real_at(k, 0);
+        return true;
+    }
+    if (!gguf_entry_integer(k, 0, &bits, &negative)) return false;
+    *out = negative ? (double)(int64_t)bits : (double)bits;
+    return true;
 }
 
 bool gguf_bool(const struct gguf *g, const char *key, bool *out) {

@@ -48,7 +48,9 @@ enum status gguf_open(const char *path, struct gguf **out, struct error *e);
 void gguf_close(struct gguf *g);
 
 /* Scalars: false when the key is absent or of a type that does not convert without loss
- * (any integer type to u64 when it is not negative; f32 and f64 to double). */
+ * (any integer type to u64 when it is not negative; f32, f64 and integers to double).
+ * gguf_has: it is there, of whatever type. */
+bool gguf_has(const struct gguf *g, const char *key);
 bool gguf_u64(const struct gguf *g, const char *key, uint64_t *out);
 bool gguf_f64(const struct gguf *g, const char *key, double *out);
 bool gguf_bool(const struct gguf *g, const char *key, bool *out);

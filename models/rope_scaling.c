@@ -23,7 +23,10 @@ void arch_rope(struct arch_builder *b, uint32_t index, enum rope_style style, do
                bool scaled) {
     if (b->status != STATUS_OK) return;
     struct plan *p = b->plan;
-    const uint32_t head_dim = p->layers[0].head_dim;
+    /* Layers may differ: no head may turn more elements than it has. */
+    uint32_t head_dim = p->layers[0].head_dim;
+    for (uint32_t l = 1; l < p->n_layers; l++)
+        if (p->layers[l].head_dim < head_dim) head_dim = p->layers[l].head_dim;
     const uint32_t n_dims = arch_u32_or(b, "rope.dimension_count", 2, head_dim, head_dim);
     if (n_dims % 2 != 0) {
         arch_fail(b, STATUS_CORRUPT, "rope.dimension_count", "rope.dimension_count is odd");

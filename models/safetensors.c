@@ -163,7 +163,7 @@ enum status safetensors_open(const char *path, struct safetensors **out, struct 
     *out = NULL;
     struct safetensors *s = calloc(1, sizeof *s);
     if (s == NULL) return error_set(e, STATUS_NO_MEMORY, NULL, "no memory to open %s", path);
-    enum status st = map_open(path, &s->map, e);
+    enum status st = map_read(path, &s->map, e);
     if (st == STATUS_OK) {
         uint64_t header_bytes = 0;
         for (int i = 7; i >= 0 && s->map.bytes >= 8; i--)

@@ -172,7 +172,7 @@ enum status sidecar_open(const char *path, const uint64_t model[2], struct sidec
                          struct error *e) {
     *out = NULL;
     struct map m;
-    enum status st = map_open(path, &m, e);
+    enum status st = map_read(path, &m, e);
     if (st == STATUS_OK) st = sidecar_open_bytes(m.data, m.bytes, model, out, e);
     if (st != STATUS_OK)
         map_close(&m);

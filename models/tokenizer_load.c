@@ -130,9 +130,22 @@ static enum status check_ids(const struct gguf *g, size_t n_tokens, struct error
                                        "tokenizer.ggml.eot_token_id"};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         const uint32_t id = read_id(g, keys[i]);
+        double number;
+        if (gguf_has(g, keys[i]) && !gguf_f64(g, keys[i], &number))
+            return error_set(e, STATUS_CORRUPT, keys[i], "%s is not a number", keys[i]);
         if (id != TOKEN_NONE && id >= n_tokens)
             return error_set(e, STATUS_CORRUPT, keys[i], "%u is outside the vocabulary of %zu", id,
                              n_tokens);
+    }
+    static const char *const choices[] = {
+        "tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_eos_token",
+        "tokenizer.ggml.add_space_prefix", "tokenizer.ggml.normalizer.lowercase",
+        "tokenizer.ggml.normalizer.strip_accents"};
+    for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++) {
+        bool yes;
+        if (gguf_has(g, choices[i]) && !gguf_bool(g, choices[i], &yes))
+            return error_set(e, STATUS_CORRUPT, choices[i], "%s is neither true nor false",
+                             choices[i]);
     }
     return STATUS_OK;
 }

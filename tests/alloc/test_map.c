@@ -137,12 +137,35 @@ static void test_populate(void **state) {
     assert_int_equal(unlink(path), 0);
 }
 
+/* A copy stays what it was, whatever becomes of the file. */
+static void test_read(void **state) {
+    (void)state;
+    static const size_t sizes[] = {1, 4096, 100001};
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+        struct map m;
+        struct error e = {0};
+        write_file(sizes[s]);
+        assert_int_equal(map_read(path, &m, &e), STATUS_OK);
+        assert_int_equal(m.bytes, sizes[s]);
+        assert_int_equal(truncate(path, 0), 0);
+        for (size_t i = 0; i < sizes[s]; i++)
+            if (m.data[i] != byte_at(i)) fail_msg("byte %zu of %zu differs", i, sizes[s]);
+        map_close(&m);
+        assert_null(m.data);
+    }
+    struct map m;
+    struct error e = {0};
+    assert_int_equal(map_read(path, &m, &e), STATUS_OK); /* empty by now */
+    assert_null(m.data);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(map_read(path, &m, &e), STATUS_NOT_FOUND);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_contents),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_empty),
-        cmocka_unit_test(test_populate),
+        cmocka_unit_test(test_contents), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_empty),    cmocka_unit_test(test_populate),
+        cmocka_unit_test(test_read),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
