@@ -21,7 +21,7 @@ enum {
 };
 
 struct nvrtc {
-    void *library;
+    void *library, *builtins;
     char version[32];
     int n_archs;
     int *archs;
@@ -95,6 +95,21 @@ static bool bind(const struct nvrtc *n, const char *name, void *function) {
     return symbol != NULL;
 }
 
+/* NVRTC opens its other half by name when it first compiles, and finds it only where the loader
+ * looks. Opened here from NVRTC's own folder it has that name already. */
+static void open_builtins(struct nvrtc *n, int major, int minor) {
+    void *symbol = dlsym(n->library, "nvrtcVersion");
+    char path[4096];
+    Dl_info info;
+    if (dladdr(symbol, &info) == 0 || info.dli_fname == NULL) return;
+    const char *end = strrchr(info.dli_fname, '/');
+    const int n_folder = end != NULL ? (int)(end - info.dli_fname) : 0;
+    const int used = snprintf(path, sizeof path, "%.*s/libnvrtc-builtins.so.%d.%d", n_folder,
+                              info.dli_fname, major, minor);
+    if (end != NULL && used > 0 && (size_t)used < sizeof path)
+        n->builtins = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+}
+
 static enum status bind_all(struct nvrtc *n, struct error *e) {
 #define BIND(field, name) bind(n, "nvrtc" #name, &n->field)
     const bool whole = BIND(get_version, Version) && BIND(count_archs, GetNumSupportedArchs) &&
@@ -115,6 +130,7 @@ static enum status bind_all(struct nvrtc *n, struct error *e) {
                          major, minor);
     }
     snprintf(n->version, sizeof n->version, "nvrtc %d.%d", major, minor);
+    open_builtins(n, major, minor);
     int count = 0;
     if (n->count_archs(&count) != RESULT_OK || count <= 0 || count > 1000) {
         return error_set(e, STATUS_UNSUPPORTED, "nvrtc", "NVRTC names no architectures");
@@ -142,6 +158,7 @@ enum status nvrtc_open(const char *path, struct nvrtc **out, struct error *e) {
 void nvrtc_close(struct nvrtc *n) {
     if (n == NULL) return;
     if (n->library != NULL) dlclose(n->library);
+    if (n->builtins != NULL) dlclose(n->builtins);
     free(n->archs);
     free(n);
 }

@@ -242,7 +242,11 @@ static void test_types(void **state) {
         const bool real = cases[i].type == GGUF_F32 || cases[i].type == GGUF_F64;
         assert_int_equal(gguf_u64(g, name, &u), cases[i].is_u64);
         assert_true(u == cases[i].u64);
-        assert_int_equal(gguf_f64(g, name, &d), real);
+        assert_int_equal(gguf_f64(g, name, &d), cases[i].type != GGUF_BOOL);
+        if (!real && cases[i].type != GGUF_BOOL)
+            assert_true(d == (cases[i].is_u64 ? (double)cases[i].u64 : (double)cases[i].i64));
+        assert_true(gguf_has(g, name));
+        assert_false(gguf_has(g, "absent"));
         if (real) assert_true(d == (cases[i].type == GGUF_F32 ? 0.5 : -0.5));
         assert_int_equal(gguf_bool(g, name, &b), cases[i].type == GGUF_BOOL);
         assert_false(gguf_array(g, name, &type, &n));
