@@ -6,7 +6,8 @@ Rows are dealt to folds by a seed, each label by itself. Per fold: `laconic tune
 layers, and again with one head behind the last layer (full depth); then the held-out texts are asked for, in turn from a server with
 either side-car, at 1 and at 8 requests at once. Accuracy is over all held-out texts (exit) or those asked for; words alone and the best
 single head are the figures of `tune` on its own held-out rows, and words alone also as a linear model on tf-idf of words and pairs
-fitted here (NumPy, no text features of ours). Times are medians of pairs asked in turn, by the clock and by the CPU time of the server's threads (with --threads 1
+fitted here (NumPy, no text features of ours). Zero-shot is scored as the server does, and with the model's prior over the labels taken
+out. Times are medians of pairs asked in turn, by the clock and by the CPU time of the server's threads (with --threads 1
 none of it is waiting). The CPU's other load is printed.
 """
 import argparse, collections, csv, json, os, random, re, statistics, subprocess, sys, tempfile, time
@@ -77,6 +78,17 @@ def ask(s, text, labels):
     return time.perf_counter() - t0, r['laconic']
 
 
+# Zhao et al., "Calibrate Before Use" (arXiv:2102.09690): what the labels score on texts without content is the model's prior.
+CONTENT_FREE = ['N/A', '[MASK]', '-']
+
+
+def without_prior(s, took, labels):
+    """The labels that zero-shot scoring gives when every label's probability is divided by its mean over the texts without content."""
+    prior = collections.Counter()
+    for text in CONTENT_FREE: prior.update(ask(s, text, labels)[1]['label_probabilities'])
+    return [max(p, key=lambda l: p[l] / max(prior[l], 1e-38)) for p in (x['label_probabilities'] for _, x in took)]
+
+
 def tune(model, path, out, *more):
     p = subprocess.run([LACONIC, 'tune', model, '--labels', path, '-o', out, '--json', *more], capture_output=True, text=True)
     assert p.returncode == 0, p.stderr
@@ -129,16 +141,17 @@ def main():
             (one, cpu_one), (eight, cpu_eight) = (paired(servers, [t for t, _ in some], labels, k) for k in (1, 8))
         finally:
             for s in servers.values(): s.stop()
-        zero, zero_ms = None, None
+        zero, corrected, zero_ms = None, None, None
         if o.zero_shot:
             s = Server(model=o.model, args=('--side-car', 'off', '--ctx', '4096', '--max-batch', '16', *threads))
-            try: took = [ask(s, t, labels) for t, _ in test[:o.zero_shot]]
+            try: took = [ask(s, t, labels) for t, _ in test[:o.zero_shot]]; corrected = without_prior(s, took, labels)
             finally: s.stop()
             zero, zero_ms = statistics.mean(x['label'] == c for (_, x), (_, c) in zip(took, test)), statistics.median(t for t, _ in took) * 1e3
+            corrected = statistics.mean(x == c for x, (_, c) in zip(corrected, test))
         row = {'fold': f, 'texts': len(test), 'accuracy_exit': right['exit'], 'accuracy_full_with_text': right['full'],
                'head_alone_full_depth': full_report['layers'][0]['state_accuracy'], 'best_head_alone': max(x['state_accuracy'] for x in exit_report['layers']),
                'words_alone': exit_report['text_accuracy'], 'tfidf_linear': None if o.no_tfidf else tfidf_linear(train, test),
-               'zero_shot': zero, 'zero_shot_ms': zero_ms, 'mean_layer': statistics.mean(x['exit_layer'] for x in answers['exit']),
+               'zero_shot': zero, 'zero_shot_without_prior': corrected, 'zero_shot_ms': zero_ms, 'mean_layer': statistics.mean(x['exit_layer'] for x in answers['exit']),
                'promised': exit_report['accuracy'], 'promised_low': exit_report['accuracy_low'], 'tune_s': exit_report['seconds'],
                'ms_1': {n: statistics.median(v) for n, v in one.items()}, 'ms_8': {n: statistics.median(v) for n, v in eight.items()},
                'cpu_ms_1': {n: statistics.median(v) for n, v in cpu_one.items()}, 'cpu_ms_8': {n: statistics.median(v) for n, v in cpu_eight.items()},
@@ -147,7 +160,7 @@ def main():
         report['folds'].append(row)
         print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}), flush=True)
     mean = lambda k: statistics.mean(r[k] for r in report['folds'] if r[k] is not None) if any(r[k] is not None for r in report['folds']) else None
-    report['mean'] = {k: mean(k) for k in ('accuracy_exit', 'accuracy_full_with_text', 'head_alone_full_depth', 'best_head_alone', 'words_alone', 'tfidf_linear', 'zero_shot', 'zero_shot_ms', 'mean_layer', 'promised', 'times_1', 'times_8', 'times_cpu_1', 'times_cpu_8')}
+    report['mean'] = {k: mean(k) for k in ('accuracy_exit', 'accuracy_full_with_text', 'head_alone_full_depth', 'best_head_alone', 'words_alone', 'tfidf_linear', 'zero_shot', 'zero_shot_without_prior', 'zero_shot_ms', 'mean_layer', 'promised', 'times_1', 'times_8', 'times_cpu_1', 'times_cpu_8')}
     report['load_after'] = busy_share(1)
     print('mean over folds: ' + ', '.join(f'{k} {v:.4f}' for k, v in report['mean'].items() if v is not None))
     print(f"other load after: {report['load_after']:.0%}")
