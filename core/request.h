@@ -159,6 +159,9 @@ enum finish_reason { FINISH_STOP, FINISH_LENGTH, FINISH_ABORT, FINISH_ERROR };
 
 struct token_logprob {
     uint32_t id;
+    /* Under `explain`, else NaN: nats of the raw distribution; and how far the answer is on its
+     * topic (sched/monitor.h), where it is monitored. */
+    float entropy, similarity;
     float
         logprob; /* natural log, raw distribution; NaN: not predicted (an echoed prompt's first) */
     const char *bytes;

@@ -1,3 +1,4 @@
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -151,6 +152,14 @@ static void write_chat_token(struct buffer *out, uint32_t n_top, const struct to
         json_write_object_end(&j);
     }
     json_write_array_end(&j);
+    if (!isnan(lp->entropy)) {
+        json_write_key(&j, "entropy");
+        json_write_float(&j, lp->entropy);
+    }
+    if (!isnan(lp->similarity)) {
+        json_write_key(&j, "similarity");
+        json_write_float(&j, lp->similarity);
+    }
     json_write_object_end(&j);
 }
 
