@@ -186,8 +186,8 @@ static const struct knob knobs[] = {
          "attention to chosen pages: the budget that keeps the distribution, and where it pays"),
     MUST("--file", "F", BIT(CALIBRATE), file_path,
          "--gate: documents, *.jsonl of {\"document\" or \"text\"}, else one text; --monitor: "
-         "prompts, "
-         "*.jsonl of {\"prompt\" or \"text\"}"),
+         "prompts, *.jsonl of {\"prompt\" or \"text\"}; --regulate: *.jsonl of {\"prompt\", "
+         "\"answer\"} or {\"text\"}"),
     TEXT("-o", "F.lacs", BIT(CALIBRATE), out_path, NULL,
          "the side-car; its other sections are kept. Without it only the report"),
     LIST("--contexts", BIT(CALIBRATE), gate_contexts, "1024,2048,4096,8192", 64, 1048576,
@@ -202,8 +202,10 @@ static const struct knob knobs[] = {
              "most nats from full attention that the safe budget may be"),
     FLAG("--monitor", BIT(CALIBRATE), calibrate_monitor,
          "the rollback monitor: what drift looks like, on answers to the prompts of --file"),
+    FLAG("--regulate", BIT(CALIBRATE), calibrate_regulate,
+         "a head that says temperature and top_p of each token, from preferred texts in --file"),
     NUMBER("-n", BIT(CALIBRATE), n_predict, "112", NULL, 48, 512,
-           "--monitor: most tokens of an answer"),
+           "--monitor: most tokens of an answer; --regulate: most scored of a text"),
     NUMBER("--batch", BIT(CALIBRATE), tune_batch, "16", NULL, 1, 256,
            "--monitor: answers generated side by side"),
     /* tasks */

@@ -153,7 +153,7 @@ struct config {
     float gate_kl;
 
     /* calibrate; out_path is the side-car or NULL, file_path the texts; n_predict, tune_batch */
-    bool calibrate_monitor;
+    bool calibrate_monitor, calibrate_regulate;
 
     /* train, classify, drift, lint; out_path is the task model */
     const char *task_model, *task_words, *adapt_path, *replay_path, *check_path, *head_model;

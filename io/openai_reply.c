@@ -344,6 +344,17 @@ void openai_write_report(struct json_writer *j, const struct request_report *rep
             json_write_uint(j, report->n_anchors);
             json_write_object_end(j);
         }
+        if (report->n_regulated > 0) {
+            json_write_key(j, "regulation");
+            json_write_object(j);
+            json_write_key(j, "tokens");
+            json_write_uint(j, report->n_regulated);
+            json_write_key(j, "temperature");
+            json_write_float(j, report->temperature);
+            json_write_key(j, "top_p");
+            json_write_float(j, report->top_p);
+            json_write_object_end(j);
+        }
         write_rollbacks(j, report);
         json_write_key(j, "timings");
         json_write_object(j);
