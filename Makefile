@@ -14,7 +14,7 @@ WARN    := -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-pro
 # No contraction: a*b+c is two roundings unless fmaf is written (bit-equality, DESIGN.md 5).
 CFLAGS  := -std=c17 -D_GNU_SOURCE -O2 -g -fno-omit-frame-pointer -ffp-contract=off -fno-math-errno \
            -fno-semantic-interposition -pthread $(WARN) -I. -MMD -MP
-LIBS    := -ljemalloc -luring -lxxhash -lssl -lcrypto -lpcre2-8 -ljansson -ldl -lm -pthread
+LIBS    := -ljemalloc -luring -lxxhash -lssl -lcrypto -lpcre2-8 -ljansson -lz -ldl -lm -pthread
 ifeq ($(V),asan)
 CFLAGS  += -fsanitize=address -fsanitize-address-use-after-scope
 LDFLAGS += -fsanitize=address

@@ -8,6 +8,7 @@
 #include <jansson.h>
 
 #include "cmd/calibrate_monitor.h"
+#include "cmd/calibrate_regulate.h"
 #include "cmd/commands.h"
 #include "cmd/usage.h"
 #include "core/json_writer.h"
@@ -151,7 +152,8 @@ static enum status check_lists(const struct config *c, struct error *e) {
         return error_set(e, STATUS_INVALID, "budgets", "at most %d pairs of context and budget",
                          GATE_SECTION_MAX_ROWS);
     if (!c->calibrate_gate)
-        return error_set(e, STATUS_INVALID, "gate", "say what to calibrate: --gate or --monitor");
+        return error_set(e, STATUS_INVALID, "gate",
+                         "say what to calibrate: --gate, --monitor or --regulate");
     return STATUS_OK;
 }
 
@@ -161,6 +163,7 @@ int cmd_calibrate(int argc, char **argv) {
     int exit_status;
     if (!usage_parse(&config, argc, argv, &exit_status)) return exit_status;
     if (config.calibrate_monitor) return calibrate_monitor(&config);
+    if (config.calibrate_regulate) return calibrate_regulate(&config);
     struct calibrate c = {.config = &config};
     if (check_lists(&config, &e) != STATUS_OK) {
         (void)usage_fail("calibrate", &e);

@@ -3,13 +3,12 @@
 #include <unistd.h>
 
 #include "cmd/calibrate.h"
+#include "cmd/vocabulary.h"
 #include "core/clock.h"
-#include "core/cpu/vector.h"
 #include "core/math.h"
-#include "models/train_gemm.h"
 #include "sched/gate.h"
 
-enum { HEAD_COLUMNS = 512, TIMED_STEPS = 4 * STEP_GATE_REFRESH, TIMED_ROUNDS = 5 };
+enum { TIMED_STEPS = 4 * STEP_GATE_REFRESH, TIMED_ROUNDS = 5 };
 static const double PAYS = 0.97; /* of a dense step's time, at most */
 
 /* What one row's distribution is under one budget, as far as the vocabulary was gone through. */
@@ -20,11 +19,9 @@ struct row_sums {
 
 struct measure {
     struct calibrate *c;
-    struct gemm_context gemm;
+    struct vocabulary vocabulary;
     uint32_t n_budgets, n_rows, d;
     float *states;         /* [1 + n_budgets, n_rows, d]: full attention, then each budget */
-    float *logits;         /* [(1 + n_budgets) * n_rows, HEAD_COLUMNS] */
-    float *head;           /* [HEAD_COLUMNS, d] */
     struct row_sums *own;  /* [1 + n_budgets][n_rows] */
     struct row_sums *full; /* [1 + n_budgets][n_rows]: of full attention, against each budget */
     uint32_t *best;        /* [1 + n_budgets][n_rows] arg-maxes */
@@ -103,7 +100,8 @@ static void take(struct row_sums *s, float z, float other) {
 
 struct tile {
     struct measure *m;
-    uint32_t first, n; /* ids */
+    const float *logits; /* [(1 + n_budgets) * n_rows, VOCABULARY_TILE] */
+    uint32_t first, n;   /* ids */
     const uint32_t *targets;
 };
 
@@ -112,9 +110,9 @@ static void sum_task(void *arg, uint32_t r, uint32_t worker) {
     (void)worker;
     const struct tile *t = arg;
     struct measure *m = t->m;
-    const float *full = m->logits + (size_t)r * HEAD_COLUMNS;
+    const float *full = t->logits + (size_t)r * VOCABULARY_TILE;
     for (uint32_t b = 0; b <= m->n_budgets; b++) {
-        const float *z = m->logits + ((size_t)b * m->n_rows + r) * HEAD_COLUMNS;
+        const float *z = t->logits + ((size_t)b * m->n_rows + r) * VOCABULARY_TILE;
         struct row_sums *own = &m->own[b * m->n_rows + r], *of = &m->full[b * m->n_rows + r];
         for (uint32_t i = 0; i < t->n; i++) {
             take(own, z[i], z[i]);
@@ -125,40 +123,20 @@ static void sum_task(void *arg, uint32_t r, uint32_t worker) {
     }
 }
 
-static void read_head(const struct plan *p, uint32_t id, float *out) {
-    const struct tensor *t = p->head.t;
-    const size_t bytes = tensor_row_bytes(tensor_format(t->type), p->d_model);
-    tensor_dequantise(t->type, (const uint8_t *)t->data + (p->head.row0 + id) * bytes, out,
-                      p->d_model);
+static void sum_tile(void *arg, const float *logits, uint32_t first, uint32_t n) {
+    struct tile *t = arg;
+    t->logits = logits;
+    t->first = first;
+    t->n = n;
+    worker_pool_run(t->m->c->engine->workers, sum_task, t, t->m->n_rows);
 }
 
 /* Goes through the vocabulary once for all states of a document. */
 static void sum_vocabulary(struct measure *m, const uint32_t *targets) {
-    const struct plan *p = m->c->engine->plan;
     const uint32_t rows = (1 + m->n_budgets) * m->n_rows;
     for (uint32_t i = 0; i < rows; i++) m->own[i] = m->full[i] = (struct row_sums){.max = -1e30f};
-    const struct vector_kernels *vec = vector_kernels(m->c->engine->isa);
     struct tile t = {.m = m, .targets = targets};
-    for (t.first = 0; t.first < p->n_vocab; t.first += HEAD_COLUMNS) {
-        t.n = p->n_vocab - t.first < HEAD_COLUMNS ? p->n_vocab - t.first : HEAD_COLUMNS;
-        for (uint32_t i = 0; i < t.n; i++) read_head(p, t.first + i, m->head + (size_t)i * m->d);
-        gemm_run(&m->gemm, &(struct gemm){.m = rows,
-                                          .n = t.n,
-                                          .k = m->d,
-                                          .a = m->states,
-                                          .b = m->head,
-                                          .c = m->logits,
-                                          .a_stride = m->d,
-                                          .b_stride = m->d,
-                                          .c_stride = HEAD_COLUMNS,
-                                          .b_transposed = true});
-        for (uint32_t r = 0; r < rows; r++) {
-            float *z = m->logits + (size_t)r * HEAD_COLUMNS;
-            if (p->logit_scale != 1) vec->scale(z, p->logit_scale, t.n);
-            if (p->logit_softcap > 0) vec->softcap(z, p->logit_softcap, t.n);
-        }
-        worker_pool_run(m->c->engine->workers, sum_task, &t, m->n_rows);
-    }
+    vocabulary_walk(&m->vocabulary, m->states, rows, sum_tile, &t);
 }
 
 static double lse(const struct row_sums *s) {
@@ -295,26 +273,22 @@ static enum status open_measure(struct measure *m, struct error *e) {
     const struct engine *g = m->c->engine;
     const size_t sets = 1 + m->n_budgets, rows = sets * m->n_rows;
     m->states = malloc(rows * m->d * sizeof *m->states);
-    m->logits = malloc(rows * HEAD_COLUMNS * sizeof *m->logits);
-    m->head = malloc((size_t)HEAD_COLUMNS * m->d * sizeof *m->head);
     m->own = malloc(rows * sizeof *m->own);
     m->full = malloc(rows * sizeof *m->full);
     m->best = malloc(rows * sizeof *m->best);
     m->sum_kl = calloc(4 * sets, sizeof *m->sum_kl);
-    if (m->states == NULL || m->logits == NULL || m->head == NULL || m->own == NULL ||
-        m->full == NULL || m->best == NULL || m->sum_kl == NULL)
+    if (m->states == NULL || m->own == NULL || m->full == NULL || m->best == NULL ||
+        m->sum_kl == NULL)
         return error_set(e, STATUS_NO_MEMORY, NULL, "no memory");
     m->sum_kl2 = m->sum_kl + sets;
     m->sum_nll = m->sum_kl + 2 * sets;
     m->sum_agree = m->sum_kl + 3 * sets;
-    return gemm_open(&m->gemm, g->isa, g->workers, m->d, e);
+    return vocabulary_open(&m->vocabulary, g, (uint32_t)rows, e);
 }
 
 static void close_measure(struct measure *m) {
-    gemm_close(&m->gemm);
+    vocabulary_close(&m->vocabulary);
     free(m->states);
-    free(m->logits);
-    free(m->head);
     free(m->own);
     free(m->full);
     free(m->best);

@@ -22,6 +22,7 @@ int cmd_lint(int argc, char **argv);
 int cmd_tune(int argc, char **argv);
 int cmd_calibrate(int argc, char **argv);
 int cmd_explain(int argc, char **argv);
+int cmd_diagnose(int argc, char **argv);
 int cmd_policy(int argc, char **argv);
 
 #endif

@@ -1,6 +1,9 @@
 #include "cmd/http_client.h"
 
+#include <llhttp.h>
 #include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,60 +76,116 @@ static bool send_all(int fd, const char *text, size_t n) {
     return true;
 }
 
-/* Leaves the content in `out`. */
-static enum status read_reply(int fd, int *http_status, struct buffer *out, struct error *e) {
+/* A reply as it is read. llhttp (io/http.h uses it too) takes chunks and lengths apart. */
+struct reading {
+    http_client_piece *piece;
+    void *user;
+    bool over;
+};
+
+static int on_body(llhttp_t *parser, const char *bytes, size_t n) {
+    struct reading *r = parser->data;
+    r->piece(r->user, parser->status_code, bytes, n);
+    return 0;
+}
+
+static int on_over(llhttp_t *parser) {
+    ((struct reading *)parser->data)->over = true;
+    return HPE_PAUSED;
+}
+
+static enum status read_reply(int fd, struct reading *r, int *http_status, struct error *e) {
+    llhttp_settings_t settings;
+    llhttp_settings_init(&settings);
+    settings.on_body = on_body;
+    settings.on_message_complete = on_over;
+    llhttp_t parser;
+    llhttp_init(&parser, HTTP_RESPONSE, &settings);
+    parser.data = r;
     char piece[16 << 10];
-    ssize_t n;
-    while ((n = recv(fd, piece, sizeof piece, 0)) > 0) buffer_append(out, piece, (size_t)n);
-    if (out->full) return error_set(e, STATUS_TOO_LARGE, NULL, "the server's answer is too large");
-    const char *text = buffer_cstr(out);
-    const char *body = n == 0 && text != NULL ? strstr(text, "\r\n\r\n") : NULL;
-    if (body == NULL || sscanf(text, "HTTP/1.%*d %d", http_status) != 1)
-        return error_set(e, STATUS_IO, NULL, "the server's answer is not whole");
-    body += 4;
-    const size_t left = out->len - (size_t)(body - out->data);
-    memmove(out->data, body, left);
-    out->len = left;
+    ssize_t n = 0;
+    enum llhttp_errno why = HPE_OK;
+    while (!r->over && why == HPE_OK && (n = recv(fd, piece, sizeof piece, 0)) > 0)
+        why = llhttp_execute(&parser, piece, (size_t)n);
+    /* A reply without a length ends where the connection does. */
+    if (!r->over && why == HPE_OK && n == 0) (void)llhttp_finish(&parser);
+    if (!r->over) return error_set(e, STATUS_IO, NULL, "the server's answer is not whole");
+    *http_status = parser.status_code;
     return STATUS_OK;
 }
 
-enum status http_client_call(const char *url, const char *method, const char *path,
-                             int *http_status, struct buffer *out, struct error *e) {
-    struct address a;
-    *http_status = 0;
-    enum status st = read_url(url, &a, e);
-    if (st != STATUS_OK) return st;
-    const int fd = a.path[0] != '\0' ? connect_unix(a.path) : connect_tcp(&a);
-    if (fd < 0) return error_set(e, STATUS_IO, NULL, "nobody answers at %.150s", url);
-    const struct timeval most = {.tv_sec = HTTP_CLIENT_SECONDS};
+static int open_connection(const struct address *a, uint32_t seconds) {
+    const int fd = a->path[0] != '\0' ? connect_unix(a->path) : connect_tcp(a);
+    if (fd < 0) return fd;
+    const struct timeval most = {.tv_sec = seconds};
+    const int now = 1;
     (void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
     (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);
-    struct buffer head;
-    buffer_init(&head, 0);
-    buffer_printf(&head, "%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n%s\r\n", method,
-                  path, strcmp(method, "POST") == 0 ? "Content-Length: 0\r\n" : "");
-    if (head.full || !send_all(fd, head.data, head.len))
-        st = error_set(e, STATUS_IO, NULL, "the server at %.150s does not take the request", url);
-    buffer_free(&head);
-    if (st == STATUS_OK) st = read_reply(fd, http_status, out, e);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &now, sizeof now);
+    return fd;
+}
+
+static bool send_request(int fd, const struct http_client_request *q) {
+    struct buffer text;
+    const bool post = strcmp(q->method, "POST") == 0;
+    buffer_init(&text, 0);
+    buffer_printf(&text, "%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n", q->method,
+                  q->path);
+    if (q->body != NULL) buffer_puts(&text, "Content-Type: application/json\r\n");
+    if (post)
+        buffer_printf(&text, "Content-Length: %zu\r\n", q->body != NULL ? strlen(q->body) : 0);
+    buffer_puts(&text, "\r\n");
+    if (q->body != NULL) buffer_puts(&text, q->body);
+    const bool sent = !text.full && send_all(fd, text.data, text.len);
+    buffer_free(&text);
+    return sent;
+}
+
+enum status http_client_stream(const struct http_client_request *q, http_client_piece *piece,
+                               void *user, int *http_status, struct error *e) {
+    struct address a;
+    *http_status = 0;
+    enum status st = read_url(q->url, &a, e);
+    if (st != STATUS_OK) return st;
+    const int fd = open_connection(&a, q->seconds > 0 ? q->seconds : HTTP_CLIENT_SECONDS);
+    if (fd < 0) return error_set(e, STATUS_IO, NULL, "nobody answers at %.150s", q->url);
+    struct reading r = {.piece = piece, .user = user};
+    if (send_request(fd, q))
+        st = read_reply(fd, &r, http_status, e);
+    else
+        st =
+            error_set(e, STATUS_IO, NULL, "the server at %.150s does not take the request", q->url);
     close(fd);
     return st;
 }
 
+static void keep_piece(void *user, int http_status, const char *bytes, size_t n) {
+    (void)http_status;
+    buffer_append(user, bytes, n);
+}
+
+const char *http_client_reason(const json_t *reply) {
+    const char *why =
+        json_string_value(json_object_get(json_object_get(reply, "error"), "message"));
+    return why != NULL ? why : "the server refuses";
+}
+
 enum status http_client_json(const char *url, const char *method, const char *path, json_t **out,
                              struct error *e) {
+    const struct http_client_request q = {.url = url, .method = method, .path = path};
     struct buffer reply;
     int http_status;
     *out = NULL;
     buffer_init(&reply, HTTP_CLIENT_MAX_BYTES);
-    enum status st = http_client_call(url, method, path, &http_status, &reply, e);
+    enum status st = http_client_stream(&q, keep_piece, &reply, &http_status, e);
+    if (st == STATUS_OK && reply.full)
+        st = error_set(e, STATUS_TOO_LARGE, NULL, "the server's answer is too large");
     json_t *root = st == STATUS_OK ? json_loadb(reply.data, reply.len, 0, NULL) : NULL;
     buffer_free(&reply);
     if (st != STATUS_OK) return st;
-    const char *why = json_string_value(json_object_get(json_object_get(root, "error"), "message"));
     if (http_status != 200)
         st = error_set(e, http_status == 404 ? STATUS_NOT_FOUND : STATUS_IO, NULL, "%.200s",
-                       why != NULL ? why : "the server refuses");
+                       http_client_reason(root));
     else if (!json_is_object(root))
         st = error_set(e, STATUS_IO, NULL, "the server's answer is not JSON");
     if (st == STATUS_OK)

@@ -1,8 +1,8 @@
 /* http_client.h: one HTTP request to a running server, for the commands that ask one. Blocking,
- * HTTP/1.1, plain; "http://HOST[:PORT]" (port 80 if none) or "unix:PATH".
+ * HTTP/1.1, plain, a connection each; "http://HOST[:PORT]" (port 80 if none) or "unix:PATH".
  *
- * Errors: STATUS_INVALID (the URL), STATUS_IO (nobody there, a broken answer, silence for
- * HTTP_CLIENT_SECONDS), STATUS_TOO_LARGE. The reply is whatever stands behind the head.
+ * Errors: STATUS_INVALID (the URL), STATUS_IO (nobody there, a broken answer, silence),
+ * STATUS_TOO_LARGE. Threads: any, each its own request.
  */
 #ifndef LAC_CMD_HTTP_CLIENT_H
 #define LAC_CMD_HTTP_CLIENT_H
@@ -19,8 +19,20 @@ enum { HTTP_CLIENT_SECONDS = 30, HTTP_CLIENT_MAX_BYTES = 16 << 20 };
 LAC_MUST_USE enum status http_client_json(const char *url, const char *method, const char *path,
                                           json_t **out, struct error *e);
 
-/* `out` is a growing buffer. */
-LAC_MUST_USE enum status http_client_call(const char *url, const char *method, const char *path,
-                                          int *http_status, struct buffer *out, struct error *e);
+struct http_client_request {
+    const char *url, *method, *path;
+    const char *body; /* JSON, or NULL */
+    uint32_t seconds; /* of silence before it fails; 0: HTTP_CLIENT_SECONDS */
+};
+
+/* A piece of the reply's content, as it comes in. */
+typedef void http_client_piece(void *user, int http_status, const char *bytes, size_t n);
+
+LAC_MUST_USE enum status http_client_stream(const struct http_client_request *q,
+                                            http_client_piece *piece, void *user, int *http_status,
+                                            struct error *e);
+
+/* Why a server refuses, from its reply (NULL: not JSON); lives as long as that. */
+const char *http_client_reason(const json_t *reply);
 
 #endif

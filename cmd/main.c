@@ -30,6 +30,7 @@ static const struct command COMMANDS[] = {
     {"lint", cmd_lint},
     {"explain", cmd_explain},
     {"policy", cmd_policy},
+    {"diagnose", cmd_diagnose},
     {"bake", cmd_bake},
 };
 

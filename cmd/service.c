@@ -69,18 +69,24 @@ static uint64_t identity(struct service *s) {
     return XXH3_64bits(parts, sizeof parts);
 }
 
-/* A backend that runs no heads leaves labels to be scored as the model's own words. */
-static enum status open_labels(struct service *s, struct error *e) {
+/* Heads for labels and regulation. A backend that runs none leaves labels to be scored as the
+ * model's own words, and refuses regulation. */
+static enum status open_heads(struct service *s, struct error *e) {
     enum { EPOCH = 1 };
-    enum status st = label_sets_open(s->engine->side_car, s->engine->plan, &s->labels, e);
-    if (st != STATUS_OK || s->labels.n == 0) return st;
+    const struct plan *p = s->engine->plan;
+    enum status st = label_sets_open(s->engine->side_car, p, &s->labels, e);
+    if (st == STATUS_OK) st = regulation_view(&s->regulation, s->engine->side_car, p->d_model, e);
+    if (st != STATUS_OK || (s->labels.n == 0 && !s->regulation.present)) return st;
+    s->labels.heads.d_model = p->d_model;
+    if (s->regulation.present) s->labels.heads.regulation = &s->regulation.head;
     st = s->engine->backend->ops->publish(s->engine->backend, EPOCH, &s->labels.heads, e);
     if (st == STATUS_OK) {
         s->epoch = EPOCH;
     } else if (st == STATUS_UNSUPPORTED) {
         const struct log log = {.out = stderr, .level = LOG_WARN};
         log_write(&log, LOG_WARN,
-                  "%s: labels are scored as the model's own words, without the side-car's heads",
+                  "%s: labels are scored as the model's own words, without the side-car's heads, "
+                  "and nothing is regulated",
                   e->message);
         st = STATUS_OK;
     }
@@ -104,7 +110,7 @@ static enum status view_side_car(struct service *s, struct error *e) {
         monitor_model_view(&s->monitor, s->engine->side_car, p->n_layers, p->d_model, e);
     const struct sidecar_section *n = sidecar_find(s->engine->side_car, SIDECAR_NGRAM, NULL);
     if (st == STATUS_OK && n != NULL) st = ngram_table_view(&s->ngrams, n->data, n->bytes, e);
-    return st == STATUS_OK ? open_labels(s, e) : st;
+    return st == STATUS_OK ? open_heads(s, e) : st;
 }
 
 /* What answers attend to: the options, and what was calibrated. It is part of the fingerprint,
@@ -184,7 +190,8 @@ static enum status open_sched(struct service *s, const struct service_options *o
     const uint64_t id = identity(s);
     /* All that decides about bytes. */
     const uint64_t decides[] = {id, gate_identity(&s->gate), s->epoch != 0 ? s->labels.digest : 0,
-                                monitor_identity(&s->monitor)};
+                                monitor_identity(&s->monitor),
+                                s->epoch != 0 ? s->regulation.digest : 0};
     st = open_policy(s, c, XXH3_64bits(decides, sizeof decides), e);
     if (st != STATUS_OK) return st;
     s->log = (struct log){.out = stderr, .level = LOG_INFO};
@@ -215,6 +222,7 @@ static enum status open_sched(struct service *s, const struct service_options *o
                   .auto_promote = c->auto_promote},
         .log = &s->log,
         .monitor = &s->monitor,
+        .regulates = s->epoch != 0 && s->regulation.present,
         .prefill_budget_ns = PREFILL_BUDGET_NS,
         .chore_slice_ns = CHORE_SLICE_NS,
         .heap_bytes = heap_allocated_bytes(),

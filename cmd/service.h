@@ -15,6 +15,7 @@
 #include "models/encoder.h"
 #include "models/label_heads.h"
 #include "models/monitor_model.h"
+#include "models/regulation.h"
 #include "models/ngram_table.h"
 #include "models/sidecar.h"
 #include "models/tokenizer.h"
@@ -50,6 +51,7 @@ struct service {
     struct monitor_model monitor;
     struct ngram_table ngrams; /* the side-car's, if it has one */
     struct gate_config gate;
+    struct regulation regulation;
     struct label_sets labels; /* its label heads */
     uint64_t epoch;           /* that the backend knows them by; 0: it has none */
 };

@@ -42,7 +42,7 @@ struct knob {
      BIT(CALIBRATE))
 #define REPORT                                                                                     \
     (BIT(BENCH) | BIT(PERPLEXITY) | BIT(INSPECT) | BIT(DOCTOR) | BIT(TUNE) | BIT(CALIBRATE) |      \
-     TASK | BIT(EXPLAIN) | BIT(POLICY))
+     TASK | BIT(EXPLAIN) | BIT(POLICY) | BIT(DIAGNOSE))
 #define TASK  (BIT(TRAIN) | BIT(CLASSIFY) | BIT(DRIFT) | BIT(LINT))
 #define SIZED (BIT(SERVE) | BIT(INSPECT))
 
@@ -186,8 +186,8 @@ static const struct knob knobs[] = {
          "attention to chosen pages: the budget that keeps the distribution, and where it pays"),
     MUST("--file", "F", BIT(CALIBRATE), file_path,
          "--gate: documents, *.jsonl of {\"document\" or \"text\"}, else one text; --monitor: "
-         "prompts, "
-         "*.jsonl of {\"prompt\" or \"text\"}"),
+         "prompts, *.jsonl of {\"prompt\" or \"text\"}; --regulate: *.jsonl of {\"prompt\", "
+         "\"answer\"} or {\"text\"}"),
     TEXT("-o", "F.lacs", BIT(CALIBRATE), out_path, NULL,
          "the side-car; its other sections are kept. Without it only the report"),
     LIST("--contexts", BIT(CALIBRATE), gate_contexts, "1024,2048,4096,8192", 64, 1048576,
@@ -202,8 +202,10 @@ static const struct knob knobs[] = {
              "most nats from full attention that the safe budget may be"),
     FLAG("--monitor", BIT(CALIBRATE), calibrate_monitor,
          "the rollback monitor: what drift looks like, on answers to the prompts of --file"),
+    FLAG("--regulate", BIT(CALIBRATE), calibrate_regulate,
+         "a head that says temperature and top_p of each token, from preferred texts in --file"),
     NUMBER("-n", BIT(CALIBRATE), n_predict, "112", NULL, 48, 512,
-           "--monitor: most tokens of an answer"),
+           "--monitor: most tokens of an answer; --regulate: most scored of a text"),
     NUMBER("--batch", BIT(CALIBRATE), tune_batch, "16", NULL, 1, 256,
            "--monitor: answers generated side by side"),
     /* tasks */
@@ -236,6 +238,25 @@ static const struct knob knobs[] = {
     NUMBER("--step", BIT(DRIFT), drift_step, "10", NULL, 1, 65536, "rows between comparisons"),
     FRACTION("--false-alarms", BIT(DRIFT), false_alarms, "0.01", 0.000001, 0.5,
              "allowed chance of an alarm in 1,000 rows without drift"),
+    /* a server's health */
+    TEXT("--prompts", "F", BIT(DIAGNOSE), prompts_path, NULL,
+         "*.jsonl of strings or {\"prompt\" or \"text\"}; else a set of our own, in English and "
+         "Chinese"),
+    NUMBER("--requests", BIT(DIAGNOSE), diagnose_requests, "100", NULL, 1, 100000,
+           "most prompts, each a request per setting"),
+    NUMBER("--clients", BIT(DIAGNOSE), diagnose_clients, "1", NULL, 1, 256, "requests at a time"),
+    NUMBER("-n", BIT(DIAGNOSE), n_predict, "128", NULL, 1, 16777216,
+           "most tokens of an answer, unless a setting says"),
+    TEXT("--a", "JSON", BIT(DIAGNOSE), settings_a, "{}",
+         "request fields, as {\"temperature\": 0, \"laconic\": {...}}"),
+    TEXT("--b", "JSON", BIT(DIAGNOSE), settings_b, NULL,
+         "others to compare with; adds a control: the first once more, with other seeds"),
+    SEED("--seed", BIT(DIAGNOSE), seed,
+         "of the first request, the next one's is one more; 1 when not given"),
+    TEXT("--plots", "DIR", BIT(DIAGNOSE), plots_path, NULL,
+         "write latency.png, traces.png and compare.png there"),
+    FLAG("--no-traces", BIT(DIAGNOSE), no_traces,
+         "leave out the second request for each prompt that traces entropy and similarity"),
     /* files and tokens */
     FLAG("--special", BIT(TOKENIZE), special,
          "recognise special tokens in the text (else they are plain text)"),
@@ -327,8 +348,7 @@ static const struct command commands[CONFIG_COMMAND_COUNT] = {
 #undef X
 };
 
-static const char later_commands[] = "diagnose|"
-                                     "bundle|replay|trace|plan|canary";
+static const char later_commands[] = "bundle|replay|trace|plan|canary";
 
 /* The index of the word in "a|b|c", or -1. */
 static int find_word(const char *words, const char *word, size_t n) {

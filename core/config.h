@@ -50,6 +50,8 @@
       "Why a running server answered a request as it did, and what would have been faster.")       \
     X(POLICY, "policy", "URL", 1, 1,                                                               \
       "A running server's policy epoch, feedback and drift; promote or revert a task model.")      \
+    X(DIAGNOSE, "diagnose", "URL", 1, 1,                                                           \
+      "What a server's latency is made of, where its answers wander; two settings compared.")      \
     X(BAKE, "bake", "MODEL", 1, 1,                                                                 \
       "Compile a model's GPU kernels ahead, into a pack for given chips.")                         \
     X(DOCTOR, "doctor", "[MODEL]", 0, 1, "What this machine offers and what is recommended on it.")
@@ -151,7 +153,7 @@ struct config {
     float gate_kl;
 
     /* calibrate; out_path is the side-car or NULL, file_path the texts; n_predict, tune_batch */
-    bool calibrate_monitor;
+    bool calibrate_monitor, calibrate_regulate;
 
     /* train, classify, drift, lint; out_path is the task model */
     const char *task_model, *task_words, *adapt_path, *replay_path, *check_path, *head_model;
@@ -161,6 +163,11 @@ struct config {
 
     /* policy */
     bool promote, revert;
+
+    /* diagnose; prompts_path, n_predict, seed */
+    uint32_t diagnose_requests, diagnose_clients;
+    const char *settings_a, *settings_b, *plots_path; /* NULL: none; settings_a "{}" */
+    bool no_traces;
 
     /* GPU kernels; bake's pack is out_path */
     struct config_list bake_arch, bake_sms; /* bake_sms n = 0: the usual chip's */

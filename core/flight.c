@@ -61,7 +61,8 @@ static struct flight_event *event_at(const struct flight *f, uint32_t slot, uint
 
 static bool is_kept(enum flight_kind kind) {
     return kind == FLIGHT_TASK || kind == FLIGHT_ROLLBACK || kind == FLIGHT_DEADLINE ||
-           kind == FLIGHT_GATE_POLICY || kind == FLIGHT_LABEL || kind == FLIGHT_CHOICE_END;
+           kind == FLIGHT_GATE_POLICY || kind == FLIGHT_BREAKER || kind == FLIGHT_REGULATED ||
+           kind == FLIGHT_LABEL || kind == FLIGHT_CHOICE_END;
 }
 
 enum { NO_SIMILARITY = INT16_MIN };

@@ -4,7 +4,8 @@
  * A full ring overwrites its oldest events and counts them. For each kind the ring also keeps the
  * first and last time, the number of events and the sums of b and c, which nothing overwrites;
  * timings are made of those, so they hold however long an answer is. Events that say how an output
- * came to be (task, gate_policy, rollback, label, deadline, choice_end) are kept besides, the first
+ * came to be (task, gate_policy, rollback, breaker, label, regulated, deadline,
+ * choice_end) are kept besides, the first
  * FLIGHT_MAX_KEPT of them. Times are in nanoseconds of one monotonic clock, given by the caller (a
  * simulator has its own). Ownership: the caller gives flight_footprint bytes, 64-byte aligned.
  * Nothing allocates or fails; slots and kinds out of range are programmer errors. Threads: the loop
@@ -37,6 +38,10 @@
     X(FLIGHT_BREAKER, "breaker")   /* a: choice; b: rollbacks before; c: position */               \
     /* a: layers run, 0: all, scored as words; b: label; c: its probability in millionths */       \
     X(FLIGHT_LABEL, "label")                                                                       \
+    /* temperature and top_p by the side-car's head; in thousandths, b: least and most top_p, 16   \
+     * bits each, the least above; c: mean, least, most temperature, mean top_p, 16 bits each, the \
+     * first below */                                                                              \
+    X(FLIGHT_REGULATED, "regulated")                                                               \
     X(FLIGHT_DEADLINE, "deadline") /* the deadline ended the answer */                             \
     X(FLIGHT_COPY, "copy")         /* a page copied on write; b: page */                           \
     X(FLIGHT_PAUSED, "paused")     /* the client reads too slowly */                               \

@@ -52,3 +52,13 @@ float label_head_probabilities(const struct label_head *h, const float *S, const
     }
     return best;
 }
+
+void regulation_head_run(const struct regulation_head *h, const float *state, uint32_t d,
+                         float out[2]) {
+    for (uint32_t k = 0; k < 2; k++) {
+        float u = h->bias[k] + heads_dot(h->weight + (size_t)k * d, state, d);
+        if (!isfinite(u)) u = 0;
+        u = u > 30 ? 30 : u < -30 ? -30 : u;
+        out[k] = h->least[k] + (h->most[k] - h->least[k]) / (1 + math_expf(-u));
+    }
+}

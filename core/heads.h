@@ -14,6 +14,11 @@
  * i + 1), z is one fmaf, the sum of the softmax ascends, exp is math_expf. The mean adds rows
  * ascending and is multiplied by 1 / n; of no rows it is 0.
  *
+ * A regulation head reads the state that the model's own head reads (after the output norm) and
+ * says with which temperature and top_p the row's token is drawn:
+ *   v_k = least_k + (most_k - least_k) / (1 + exp(-u_k)),  u_k = bias_k + w_k . state,
+ * k = 0: temperature, 1: top_p; u within +-30. weight [2, d_model].
+ *
  * Ownership: all pointers are the caller's and stay until the epoch is retired (core/backend.h).
  * Nothing here allocates or fails; what is not finite shows in the result.
  */
@@ -31,9 +36,15 @@ struct label_head {
     const float *weight, *bias;
 };
 
+struct regulation_head {
+    float bias[2], least[2], most[2];
+    const float *weight;
+};
+
 struct heads {
     const struct label_head *labels; /* [n_labels] heads, set after set */
     uint32_t n_labels;
+    const struct regulation_head *regulation; /* NULL: none */
     uint32_t d_model;
 };
 
@@ -52,5 +63,9 @@ void label_head_add(const struct label_head *h, const float *mean, uint32_t d, h
  * be used. */
 float label_head_probabilities(const struct label_head *h, const float *S, const float *prior,
                                float *p);
+
+/* out[2]: temperature and top_p. A state that is not finite gives the middle of both ranges. */
+void regulation_head_run(const struct regulation_head *h, const float *state, uint32_t d,
+                         float out[2]);
 
 #endif

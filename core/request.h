@@ -142,6 +142,7 @@ struct request {
     enum request_gate gate; /* meaningful when SET_GATE */
     uint32_t gate_pages;    /* 1 .. REQUEST_MAX_GATE_PAGES */
     struct rollback rollback;
+    bool regulate; /* temperature and top_p, where unset, by the side-car's head */
 
     /* Task policy. `user_text` is what the user wrote last: the first REQUEST_USER_TEXT_BYTES of it
      * at least, under `lint` all of it; "" where there is no text. */
@@ -159,6 +160,9 @@ enum finish_reason { FINISH_STOP, FINISH_LENGTH, FINISH_ABORT, FINISH_ERROR };
 
 struct token_logprob {
     uint32_t id;
+    /* Under `explain`, else NaN: nats of the raw distribution; and how far the answer is on its
+     * topic (sched/monitor.h), where it is monitored. */
+    float entropy, similarity;
     float
         logprob; /* natural log, raw distribution; NaN: not predicted (an echoed prompt's first) */
     const char *bytes;
@@ -192,6 +196,8 @@ struct request_report {
     /* Page choices: pages that gated rows attended to, of those there were (0: none was gated). */
     uint64_t gate_attended, gate_there;
     uint32_t n_anchors;             /* markers in the prompt */
+    uint32_t n_regulated;           /* tokens whose sampling the side-car's head said, and */
+    float temperature, top_p;       /* what it said, on average */
     const float *label_probability; /* [n_labels] as the request lists them, or NULL */
     uint32_t label;                 /* the answer's index */
     uint32_t exit_layer;            /* layers run; 0: all, label tokens were scored */

@@ -60,6 +60,7 @@ enum {
     STEP_CHAINS = 32,      /* most spans of a step that guess; later ones get none */
 };
 #define STEP_NONE UINT32_MAX
+enum step_regulate { STEP_REGULATE_TEMPERATURE = 1, STEP_REGULATE_TOP_P = 2 };
 
 /* All kinds compute the same thing; the kind names the purpose, for metrics and explanations.
  * SETTLE resumes rows whose first layers were computed by an earlier step. */
@@ -182,7 +183,10 @@ struct sample_spec {
     float temperature; /* 0: arg-max, ties to the lower id */
     uint32_t top_k;    /* 0 or >= n_vocab: off */
     float top_p;       /* >= 1: off */
-    float min_p;       /* 0: off */
+    /* enum step_regulate bits: the epoch's regulation head (core/heads.h) says temperature or top_p
+     * from the row's state, and the backend writes it here. */
+    uint32_t regulate;
+    float min_p;                      /* 0: off */
     const uint64_t *allowed;          /* [ceil(n_vocab / 64)], or NULL: all */
     const struct sample_bias *biases; /* [n_biases], ids ascending, each at most once */
     uint32_t n_biases;

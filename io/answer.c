@@ -395,6 +395,15 @@ static void add_rollbacks(struct exchange *x, const struct part *p,
     x->report.n_breakers += report->n_breakers;
 }
 
+/* Means over all prompts' tokens. */
+static void add_regulation(struct request_report *to, const struct request_report *report) {
+    if (report->n_regulated == 0) return;
+    to->n_regulated += report->n_regulated;
+    const float share = (float)report->n_regulated / (float)to->n_regulated;
+    to->temperature += (report->temperature - to->temperature) * share;
+    to->top_p += (report->top_p - to->top_p) * share;
+}
+
 static void on_done(void *user, const struct request_usage *usage,
                     const struct request_report *report) {
     struct part *p = user;
@@ -425,6 +434,7 @@ static void on_done(void *user, const struct request_usage *usage,
             x->report.exit_layer = report->exit_layer;
         }
         add_rollbacks(x, p, report);
+        add_regulation(&x->report, report);
         if (report->queue_ns > x->report.queue_ns) x->report.queue_ns = report->queue_ns;
         if (report->prefill_ns > x->report.prefill_ns) x->report.prefill_ns = report->prefill_ns;
         if (report->decode_ns > x->report.decode_ns) x->report.decode_ns = report->decode_ns;

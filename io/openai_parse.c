@@ -352,11 +352,12 @@ enum laconic_key {
     LABELS,
     LINT,
     ROLLBACK,
+    REGULATE,
     N_NOW
 };
 static const char *const laconic_now[N_NOW] = {
-    "deadline_ms", "on_deadline", "priority", "penalty_scope", "explain",
-    "task_type",   "gate",        "labels",   "lint",          "rollback"};
+    "deadline_ms", "on_deadline", "priority", "penalty_scope", "explain", "task_type",
+    "gate",        "labels",      "lint",     "rollback",      "regulate"};
 static const char *const laconic_later[] = {"exit", "exit_risk", "beam_width", "thinking_budget",
                                             "documents"};
 
@@ -485,6 +486,12 @@ static void parse_laconic_member(struct parse *p, const char *key, const json_t 
         break;
     case ROLLBACK:
         parse_rollback(p, v, &r->rollback);
+        break;
+    case REGULATE:
+        if (json_is_boolean(v))
+            r->regulate = json_boolean_value(v);
+        else
+            parse_invalid(p, field, "must be true or false");
         break;
     case N_NOW:
         for (size_t i = 0; i < sizeof laconic_later / sizeof *laconic_later; i++)

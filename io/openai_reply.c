@@ -1,3 +1,4 @@
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -151,6 +152,14 @@ static void write_chat_token(struct buffer *out, uint32_t n_top, const struct to
         json_write_object_end(&j);
     }
     json_write_array_end(&j);
+    if (!isnan(lp->entropy)) {
+        json_write_key(&j, "entropy");
+        json_write_float(&j, lp->entropy);
+    }
+    if (!isnan(lp->similarity)) {
+        json_write_key(&j, "similarity");
+        json_write_float(&j, lp->similarity);
+    }
     json_write_object_end(&j);
 }
 
@@ -333,6 +342,17 @@ void openai_write_report(struct json_writer *j, const struct request_report *rep
             json_write_uint(j, report->gate_there);
             json_write_key(j, "anchors");
             json_write_uint(j, report->n_anchors);
+            json_write_object_end(j);
+        }
+        if (report->n_regulated > 0) {
+            json_write_key(j, "regulation");
+            json_write_object(j);
+            json_write_key(j, "tokens");
+            json_write_uint(j, report->n_regulated);
+            json_write_key(j, "temperature");
+            json_write_float(j, report->temperature);
+            json_write_key(j, "top_p");
+            json_write_float(j, report->top_p);
             json_write_object_end(j);
         }
         write_rollbacks(j, report);

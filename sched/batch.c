@@ -381,7 +381,6 @@ static void add_look(struct batch *b, struct slots *t, struct slot *s) {
     struct span *p = &step->spans[step->n_spans - 1];
     p->exit = look_policy(b, j->set);
     p->profile = 1 + p->exit;
-    step->epoch = b->epoch;
     b->items[b->n_items - 1].look = step->n_looks;
     CHECK(step->n_looks < step->limits.max_looks);
     step->looks[step->n_looks++] = (struct label_look){
@@ -494,6 +493,7 @@ static void add_encode(struct batch *b, struct slots *t, struct slot *s, uint32_
 
 bool batch_build(struct batch *b, struct slots *t, uint64_t budget_ns) {
     step_clear(b->step, b->n_layers);
+    b->step->epoch = b->epoch;
     b->n_items = b->n_decodes = b->n_sums = b->n_biases = b->n_guesses = 0;
     b->work = (struct cost_work){0};
     b->n_steps++;

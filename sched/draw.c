@@ -101,6 +101,9 @@ void draw_start(struct draw *d, const struct request *r, uint64_t seed, uint32_t
         .top_p = set & REQUEST_SET_TOP_P ? r->top_p : 1,
         .min_p = set & REQUEST_SET_MIN_P ? r->min_p : 0,
     };
+    if (r->regulate)
+        d->spec.regulate = (set & REQUEST_SET_TEMPERATURE ? 0 : STEP_REGULATE_TEMPERATURE) |
+                           (set & REQUEST_SET_TOP_P ? 0 : STEP_REGULATE_TOP_P);
     d->repetition = set & REQUEST_SET_REPETITION ? r->repetition_penalty : 1;
     d->presence = set & REQUEST_SET_PRESENCE ? r->presence_penalty : 0;
     d->frequency = set & REQUEST_SET_FREQUENCY ? r->frequency_penalty : 0;

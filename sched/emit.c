@@ -49,6 +49,7 @@ void emit_start(struct emit *m, const struct tokenizer *t, const struct request 
     m->stops = stops;
     stop_start(&m->stop);
     m->logprobs = r->logprobs;
+    m->explain = r->explain;
     m->n_top = r->top_logprobs < STEP_TOP ? r->top_logprobs : STEP_TOP;
     m->choice = choice;
     m->n_text = m->n_held = 0;
@@ -66,6 +67,8 @@ static void report(struct emit_scratch *s, uint32_t i, const struct emit_token *
     struct token_logprob *lp = &s->lps[i];
     lp->id = t->id;
     lp->logprob = t->logprob;
+    lp->entropy = t->entropy;
+    lp->similarity = t->similarity;
     lp->bytes = piece(s, i * (STEP_TOP + 1), t->id, &lp->n_bytes);
     lp->n_top = t->n_top;
     for (uint32_t k = 0; k < t->n_top; k++) {
@@ -130,16 +133,19 @@ static struct emit_token *hold_token(struct emit *m, struct emit_scratch *s, str
     t->id = id;
     t->start = m->n_seen;
     t->end = UINT64_MAX;
-    t->logprob = NAN;
+    t->logprob = t->entropy = t->similarity = NAN;
     t->n_top = 0;
     return t;
 }
 
-static void score(struct emit_token *t, const struct output *o, uint32_t n_top) {
+static void score(struct emit_token *t, const struct output *o, uint32_t n_top, bool explain) {
     t->logprob = o->logprob;
     t->lse = o->lse;
     t->n_top = n_top;
     memcpy(t->top, o->top, n_top * sizeof *t->top);
+    if (!explain) return;
+    t->entropy = o->entropy;
+    t->similarity = o->cosine;
 }
 
 static bool push(struct emit *m, struct emit_scratch *s, struct answer *a, uint32_t id,
@@ -147,7 +153,7 @@ static bool push(struct emit *m, struct emit_scratch *s, struct answer *a, uint3
     struct emit_token *t = NULL;
     if (m->logprobs) {
         t = hold_token(m, s, a, id);
-        if (o != NULL) score(t, o, m->n_top);
+        if (o != NULL) score(t, o, m->n_top, m->explain);
     }
     buffer_clear(&s->text);
     detokenizer_push(&m->detokenizer, id, &s->text);

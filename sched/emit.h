@@ -41,7 +41,7 @@ void emit_scratch_close(struct emit_scratch *s);
 struct emit_token {
     uint64_t start, end; /* bytes of text before it, and with it */
     uint32_t id, n_top;
-    float logprob, lse;
+    float logprob, lse, entropy, similarity;
     struct top_logit top[STEP_TOP];
 };
 
@@ -49,7 +49,7 @@ struct emit {
     struct detokenizer detokenizer;
     const struct stop_set *stops;
     struct stop_state stop;
-    bool logprobs;
+    bool logprobs, explain;
     uint32_t n_top, choice;
     uint32_t n_text, n_held;        /* bytes in `text`; the last n_held of them are held back */
     uint64_t n_seen;                /* bytes of text so far, shown or not */

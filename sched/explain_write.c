@@ -117,6 +117,32 @@ static void write_label(struct json_writer *j, const struct flight_event *v) {
     json_write_object_end(j);
 }
 
+/* The breaker draws on more cautiously from there. */
+static void write_breaker(struct json_writer *j, const struct flight_event *v) {
+    json_write_object(j);
+    write_string(j, "what", "breaker");
+    write_uint(j, "choice", v->a);
+    write_uint(j, "rollbacks", v->b);
+    write_uint(j, "position", v->c);
+    json_write_object_end(j);
+}
+
+static void write_regulation(struct json_writer *j, const struct flight_event *v) {
+    static const char *const keys[] = {"temperature", "least_temperature", "most_temperature",
+                                       "top_p"};
+    json_write_object(j);
+    write_string(j, "what", "regulation");
+    for (int i = 0; i < 4; i++) {
+        json_write_key(j, keys[i]);
+        json_write_double(j, (double)(uint16_t)(v->c >> (16 * i)) / 1000);
+    }
+    json_write_key(j, "least_top_p");
+    json_write_double(j, (double)(v->b >> 16) / 1000);
+    json_write_key(j, "most_top_p");
+    json_write_double(j, (double)(v->b & 0xFFFF) / 1000);
+    json_write_object_end(j);
+}
+
 static void write_decisions(struct json_writer *j, const struct explain_record *r) {
     json_write_key(j, "decisions");
     json_write_array(j);
@@ -126,6 +152,8 @@ static void write_decisions(struct json_writer *j, const struct explain_record *
         if (v->kind == FLIGHT_GATE_POLICY) write_gate(j, r, v);
         if (v->kind == FLIGHT_LABEL) write_label(j, v);
         if (v->kind == FLIGHT_ROLLBACK) write_rollback(j, v);
+        if (v->kind == FLIGHT_BREAKER) write_breaker(j, v);
+        if (v->kind == FLIGHT_REGULATED) write_regulation(j, v);
         if (v->kind != FLIGHT_DEADLINE) continue;
         json_write_object(j);
         write_string(j, "what", "deadline");

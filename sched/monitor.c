@@ -312,6 +312,7 @@ const struct output *monitor_held(const struct monitor *m, uint32_t position) {
 void monitor_spec(const struct monitor *m, struct sample_spec *spec) {
     spec->attempt = m->n_rollbacks;
     if (!m->tripped) return;
+    spec->regulate = 0;
     if (spec->temperature > BREAKER_TEMPERATURE) spec->temperature = BREAKER_TEMPERATURE;
     if (spec->top_p > BREAKER_TOP_P) spec->top_p = BREAKER_TOP_P;
 }

@@ -253,6 +253,7 @@ void policy_apply(const struct policy_epoch *epoch, struct policy_decision *d, s
     if (epoch->kind == POLICY_EXACT && d->by != POLICY_BY_CLIENT) return;
     const struct policy_preset *preset =
         d->task == METRIC_TASK_NONE ? &epoch->presets.middle : &epoch->presets.task[d->task];
+    if (r->regulate) return; /* it fills them, token by token */
     d->set = (uint32_t)(REQUEST_SET_TEMPERATURE | REQUEST_SET_TOP_P) & ~r->set;
     d->temperature = preset->temperature;
     d->top_p = preset->top_p;

@@ -9,7 +9,8 @@
  *
  * The task of a prompt: the client's word (laconic.task_type), else the task model's, from the last
  * user message. Presets (DESIGN.md 5) fill the fields that the client left unset: under `adaptive`
- * for every request, under `exact` only where the client named the task. A prompt whose task is not
+ * for every request, under `exact` only where the client named the task; regulation, where a
+ * request asks for it, takes their place. A prompt whose task is not
  * clear (the model abstains, knows the task by a name of its own, or there is no text) takes the
  * middle preset.
  *

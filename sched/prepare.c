@@ -178,6 +178,10 @@ static enum status check_request(const struct prepare_model *m, const struct req
         return error_set(e, STATUS_UNSUPPORTED, "laconic.rollback.rule",
                          "laconic.rollback.rule auto needs a calibrated monitor in the side-car "
                          "(laconic calibrate --monitor)");
+    if (r->regulate && !m->regulates)
+        return error_set(e, STATUS_UNSUPPORTED, "laconic.regulate",
+                         "laconic.regulate needs a regulation head in the side-car (laconic "
+                         "calibrate --regulate), and the CPU backend");
     for (uint32_t i = 0; i < r->n_logit_bias; i++)
         if (r->logit_bias[i].id >= m->n_vocab)
             return error_set(e, STATUS_INVALID, "logit_bias", "token id %u is not below %u",

@@ -38,6 +38,7 @@ struct prepare_model {
     uint32_t max_label_tokens;       /* that every step has room for beside all decodes */
     struct policy *policy;           /* NULL: tasks are not told */
     const struct encoder *encoder;   /* for prompt lint; NULL: without it */
+    bool regulates;                  /* the backend has a regulation head */
     bool calibrated;                 /* rollback rule `auto` can be asked for */
 };
 

@@ -232,6 +232,7 @@ enum status sched_open(const struct sched_config *cfg, struct sched **out, struc
         .max_label_tokens = label_tokens(cfg),
         .policy = cfg->policy,
         .encoder = cfg->encoder,
+        .regulates = cfg->regulates,
         .calibrated = s->monitor.calibrated,
     };
     for (uint32_t g = 0; g < s->kv.n_groups; g++) {

@@ -61,6 +61,7 @@ struct sched_config {
     struct policy *policy;
     struct sched_adapt adapt;
     const struct log *log;               /* NULL: silent */
+    bool regulates;                      /* the epoch's heads have one for regulation */
     const struct monitor_model *monitor; /* what it knows of the model; NULL: nothing; copied */
     uint64_t
         prefill_budget_ns;   /* time a step may spend on prefill beside running decodes; 0: 10 ms */

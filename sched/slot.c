@@ -113,10 +113,26 @@ static enum metric_task task_of(const struct slot *s) {
     return s->epoch != NULL ? s->decision->task : METRIC_TASK_NONE;
 }
 
+static uint16_t thousandths(double v) {
+    return (uint16_t)(v * 1000 + 0.5);
+}
+
+static void record_regulation(struct slots *t, const struct slot *s, uint64_t now) {
+    const struct regulated *r = &s->regulated;
+    if (r->n == 0) return;
+    const uint16_t v[] = {thousandths(r->temperature / r->n), thousandths(r->least_temperature),
+                          thousandths(r->most_temperature), thousandths(r->top_p / r->n)};
+    uint64_t c = 0;
+    for (int i = 0; i < 4; i++) c |= (uint64_t)v[i] << (16 * i);
+    slot_record(t, s, now, FLIGHT_REGULATED, 0,
+                (uint32_t)thousandths(r->least_top_p) << 16 | thousandths(r->most_top_p), c);
+}
+
 static void end(struct slots *t, struct slot *s, enum metric_outcome outcome, bool suspect,
                 uint64_t now) {
     give_choices(t, s, suspect);
     s->phase = SLOT_ENDED;
+    record_regulation(t, s, now);
     t->n_running--;
     metric_add(t->cfg.metrics, METRIC_REQUEST, metric_outcome_task(outcome, task_of(s)), 1);
     if (t->cfg.explain != NULL && s->epoch != NULL) {
@@ -151,6 +167,7 @@ static void tell_done(struct slot *s, uint32_t label, uint64_t now) {
         .n_rollbacks = s->n_rollbacks,
         .n_withdrawn = s->n_withdrawn,
         .n_breakers = s->n_breakers,
+        .n_regulated = s->regulated.n,
         .queue_ns = s->admitted_ns - s->request->received_ns,
         .prefill_ns = first - s->admitted_ns,
         .decode_ns = now - first,
@@ -161,6 +178,10 @@ static void tell_done(struct slot *s, uint32_t label, uint64_t now) {
         report.label_probability = s->label->told;
         report.label = label;
         report.exit_layer = s->exit_layer;
+    }
+    if (s->regulated.n > 0) {
+        report.temperature = (float)(s->regulated.temperature / s->regulated.n);
+        report.top_p = (float)(s->regulated.top_p / s->regulated.n);
     }
     memcpy(report.rollbacks, s->rollbacks, sizeof report.rollbacks);
     answer_done(s->answer, &usage, &report);
@@ -370,6 +391,7 @@ enum status slot_admit(struct slots *t, const struct slot_start *w, uint64_t now
     s->n_unfinished = s->n_choices;
     s->n_generated = s->n_echoed = s->n_proposed = s->n_accepted = 0;
     s->n_rollbacks = s->n_withdrawn = s->n_breakers = 0;
+    s->regulated = (struct regulated){0};
     s->served = w->step;
     s->deadline_missed = s->paused = false;
     stop_set_init(&s->stops, r->stops, r->n_stops);
@@ -404,11 +426,25 @@ void slots_pause_and_resume(struct slots *t, uint64_t now) {
     }
 }
 
+static void count_regulated(struct slot *s, const struct sample_spec *spec) {
+    if (spec->regulate == 0) return;
+    struct regulated *r = &s->regulated;
+    const float t = spec->temperature, p = spec->top_p;
+    if (r->n == 0 || t < r->least_temperature) r->least_temperature = t;
+    if (r->n == 0 || t > r->most_temperature) r->most_temperature = t;
+    if (r->n == 0 || p < r->least_top_p) r->least_top_p = p;
+    if (r->n == 0 || p > r->most_top_p) r->most_top_p = p;
+    r->temperature += (double)t;
+    r->top_p += (double)p;
+    r->n++;
+}
+
 /* One more token is final: the client sees it. */
 static void commit_token(struct slots *t, struct slot *s, uint32_t c, const struct output *o,
                          uint32_t position, uint64_t now) {
     struct choice *k = slot_choice(t, s, c);
     slot_record(t, s, now, FLIGHT_TOKEN, c, o->token, position);
+    count_regulated(s, &o->sample);
     metric_add(t->cfg.metrics, METRIC_COMPLETION_TOKENS, 0, 1);
     if (k->n_generated > 0)
         metric_time(t->cfg.metrics, METRIC_INTER_TOKEN, 0, now - k->last_token_ns);

@@ -59,6 +59,13 @@ struct choice {
     bool taken, finished;
 };
 
+/* What the regulation head said: sums, and the ranges. */
+struct regulated {
+    uint32_t n;
+    double temperature, top_p;
+    float least_temperature, most_temperature, least_top_p, most_top_p;
+};
+
 struct slot {
     uint32_t index;
     enum slot_phase phase;
@@ -91,6 +98,7 @@ struct slot {
     uint32_t exit_layer;       /* layers that label heads looked at; 0: none did */
     struct token_range user;   /* of the prompt, where the request is monitored */
     uint32_t n_rollbacks, n_withdrawn, n_breakers;
+    struct regulated regulated; /* over all choices' committed tokens */
     struct rollback_event rollbacks[REQUEST_REPORT_ROLLBACKS]; /* the first of them */
 };
 

@@ -9,7 +9,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 PACKAGES="build-essential pkg-config libjemalloc-dev liburing-dev libxxhash-dev libssl-dev
-libpcre2-dev libjansson-dev node-llhttp libcmocka-dev systemtap-sdt-dev python3-venv curl"
+libpcre2-dev libjansson-dev zlib1g-dev node-llhttp libcmocka-dev systemtap-sdt-dev python3-venv curl"
 PYTHON_PACKAGES="openai gguf numpy"
 LONG_PACKAGES="jinja2 tokenizers sentencepiece"
 # NVRTC and ptxas (128 MB to fetch, 220 MB on disk), for the tests alone: the server takes what it finds.

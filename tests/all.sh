@@ -39,7 +39,7 @@ if [ "$V" = release ]; then
     part odd-files $py tests/models/odd_files.py "$bin" "$LAC_MODEL"
 fi
 LAC_ENCODER=${LAC_ENCODER:-$(scripts/model.sh fetch encoder)} && export LAC_ENCODER || { unset LAC_ENCODER; echo "skip: the encoder could not be fetched"; }
-for t in golden commands bake cuda openai_client determinism drafts rollback embeddings gate hostile labels memory policy task_commands tune; do
+for t in golden commands diagnose regulate bake cuda openai_client determinism drafts rollback embeddings gate hostile labels memory policy task_commands tune; do
     [ "$V" != release ] && [ $t = golden ] && [ "$LONG" = 0 ] && continue
     [ -f tests/e2e/test_$t.py ] && part "e2e-$t" $py tests/e2e/test_$t.py
 done

@@ -419,7 +419,11 @@ static bool needs_more(const struct cpu_backend *b, const struct step *s) {
     needs |= n_exits != s->n_looks; /* spans leave by label heads only */
     for (uint32_t i = 0; i < s->n_spans; i++)
         needs |= (s->spans[i].gate != STEP_NONE && !b->cfg.gates);
-    for (uint32_t i = 0; i < s->n_outputs; i++) needs |= s->outputs[i].head != STEP_NONE;
+    const struct heads *heads = labels_heads(b, s->epoch);
+    const bool regulates = heads != NULL && heads->regulation != NULL;
+    for (uint32_t i = 0; i < s->n_outputs; i++)
+        needs |=
+            s->outputs[i].head != STEP_NONE || (s->outputs[i].sample.regulate != 0 && !regulates);
     for (uint32_t r = 0; r < s->n_rows; r++) needs |= s->first_layers[r] != 0;
     return needs;
 }

@@ -35,6 +35,14 @@ static void head_task(void *arg, uint32_t task, uint32_t worker) {
     }
 }
 
+static void regulate(const struct cpu_backend *b, const float *state, struct sample_spec *spec) {
+    float v[2];
+    const struct regulation_head *h = labels_heads(b, b->step->epoch)->regulation;
+    regulation_head_run(h, state, b->cfg.plan->d_model, v);
+    if (spec->regulate & STEP_REGULATE_TEMPERATURE) spec->temperature = v[0];
+    if (spec->regulate & STEP_REGULATE_TOP_P) spec->top_p = v[1];
+}
+
 /* Task t samples every n_samplers-th output, with a scratch of its own. */
 static void sample_task(void *arg, uint32_t task, uint32_t worker) {
     (void)worker;
@@ -44,6 +52,8 @@ static void sample_task(void *arg, uint32_t task, uint32_t worker) {
         struct output *out = &b->step->outputs[o];
         uint32_t i = 0;
         while (b->head_row[i] != out->row) i++;
+        if (out->sample.regulate != 0)
+            regulate(b, b->normed + (size_t)i * b->cfg.plan->d_model, &out->sample);
         sample_row(&b->vec->sample, b->logits + (size_t)i * n_vocab, n_vocab,
                    b->position[out->row] + 1, out,
                    b->sample_scratch + task * b->sample_scratch_bytes);

@@ -24,7 +24,8 @@ static void compare_kept(const struct flight *f, uint32_t slot, const struct his
     for (uint32_t i = 0; i < h->n && n < FLIGHT_MAX_KEPT; i++) {
         const uint16_t kind = h->events[i].kind;
         if (kind != FLIGHT_TASK && kind != FLIGHT_ROLLBACK && kind != FLIGHT_DEADLINE &&
-            kind != FLIGHT_GATE_POLICY && kind != FLIGHT_LABEL && kind != FLIGHT_CHOICE_END)
+            kind != FLIGHT_GATE_POLICY && kind != FLIGHT_LABEL && kind != FLIGHT_BREAKER &&
+            kind != FLIGHT_REGULATED && kind != FLIGHT_CHOICE_END)
             continue;
         assert_true(n < flight_kept(f, slot));
         assert_memory_equal(flight_kept_at(f, slot, n++), &h->events[i],

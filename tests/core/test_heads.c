@@ -32,7 +32,7 @@ static void set_new(struct set *s, uint32_t d, uint32_t n_labels, double size) {
                                          .bias = s->bias[h]};
     }
     for (uint32_t c = 0; c < n_labels; c++) s->prior[c] = draw(2);
-    s->heads = (struct heads){s->list, HEADS, d};
+    s->heads = (struct heads){.labels = s->list, .n_labels = HEADS, .d_model = d};
 }
 
 static void near(double got, double want, double size) {

@@ -118,6 +118,8 @@ static inline void fake_token(struct fake_request *q, uint32_t c, struct text t)
     const char *bytes = t.data + q->at[c];
     struct token_logprob lp = {.id = q->n_tokens[c],
                                .logprob = -0.5f,
+                               .entropy = __builtin_nanf(""),
+                               .similarity = __builtin_nanf(""),
                                .bytes = bytes,
                                .n_bytes = (uint32_t)n,
                                .n_top = q->r.top_logprobs};

@@ -132,7 +132,7 @@ static void known_make(struct known *k) {
     must(task_words_default(&k->sets.words, &e), &e);
     k->sets.sets = &k->set;
     k->sets.n = 1;
-    k->sets.heads = (struct heads){k->list, 2, FAKE_D};
+    k->sets.heads = (struct heads){.labels = k->list, .n_labels = 2, .d_model = FAKE_D};
 }
 
 /* ---- the plain path ---- */

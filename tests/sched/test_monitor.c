@@ -259,7 +259,9 @@ static void test_hold_and_cut(void **state) {
     /* One more than `max`: the breaker, and nothing is withdrawn. */
     v = draw(m, 20, &o);
     assert_true(v.tripped && v.cut == 0 && v.commit == N_PROMPT + 21 && !m->on);
+    spec.regulate = STEP_REGULATE_TEMPERATURE | STEP_REGULATE_TOP_P;
     monitor_spec(m, &spec);
+    assert_int_equal(spec.regulate, 0);
     assert_true(spec.temperature == 0.3f && spec.top_p == 0.85f);
     spec = (struct sample_spec){.temperature = 0, .top_p = 0.5f};
     monitor_spec(m, &spec);
