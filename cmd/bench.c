@@ -149,6 +149,11 @@ static void report_phases(const struct bench *b) {
 }
 
 /* batch 0: prefill. */
+static enum status run_test(struct bench *b, uint32_t batch, struct error *e) {
+    return batch == 0 ? prefill(b, b->c->bench_depth, b->c->bench_prompt, e)
+                      : decode(b, batch, b->c->bench_gen, e);
+}
+
 static enum status one_test(struct bench *b, uint32_t batch, struct error *e) {
     const struct config *c = b->c;
     char name[64], depth[24] = "";
@@ -157,16 +162,14 @@ static enum status one_test(struct bench *b, uint32_t batch, struct error *e) {
         snprintf(name, sizeof name, "pp%u%s", c->bench_prompt, depth);
     else
         snprintf(name, sizeof name, "tg%u@b%u%s", c->bench_gen, batch, depth);
-    enum status s = batch == 0
-                        ? prefill(b, c->bench_depth, c->bench_prompt < 32 ? c->bench_prompt : 32, e)
-                        : decode(b, batch, c->bench_gen < 4 ? c->bench_gen : 4, e);
+    /* The first run is not measured: it touches memory for the first time. */
+    enum status s = run_test(b, batch, e);
     const bool counts = c->stats && strcmp(b->g->backend->ops->name, "cpu") == 0;
     b->phases.n = 0;
     if (counts) cpu_backend_set_phases(b->g->backend, &b->phases);
     for (uint32_t r = 0; r < c->bench_reps && s == STATUS_OK; r++) {
         const uint64_t t0 = clock_now_ns();
-        s = batch == 0 ? prefill(b, c->bench_depth, c->bench_prompt, e)
-                       : decode(b, batch, c->bench_gen, e);
+        s = run_test(b, batch, e);
         const double seconds = (double)(clock_now_ns() - t0) * 1e-9;
         b->rates[r] = (batch == 0 ? c->bench_prompt : (double)c->bench_gen * batch) / seconds;
     }

@@ -7,6 +7,9 @@
 #include "core/cpu/cpu_state.h"
 #include "core/math.h"
 
+/* Rows of a step for which the lines of K and V are asked for ahead: those fit the caches. */
+enum { PREFETCH_ROWS = 64 };
+
 struct row_range {
     uint32_t first, last;
 };
@@ -91,6 +94,30 @@ static void choose_rows(struct cpu_backend *b, uint32_t layer) {
 
 /* Attention. */
 
+/* Where K and V of a row go: its page, this layer. */
+static uint8_t *kv_of_row(const struct cpu_backend *b, uint32_t row) {
+    const struct layer_plan *l = b->layer->plan;
+    const uint32_t first = b->row_span[row]->block_table[l->group];
+    return b->page_data[first + b->position[row] / KV_PAGE_TOKENS] +
+           l->group_layer * b->layer->kv.layer_bytes;
+}
+
+/* Asks for the lines that rotate_and_write_task will write: a decode has not touched them since its
+ * last step, and every line of K holds a part of each position. They come during the products. */
+static void prefetch_kv(const struct cpu_backend *b, uint32_t row) {
+    const struct layer_plan *l = b->layer->plan;
+    const struct kv_layout *kv = &b->layer->kv;
+    uint8_t *layer = kv_of_row(b, row);
+    const size_t v_bytes = kv->v_stride / KV_PAGE_TOKENS;
+    for (uint32_t h = 0; h < l->n_kv_heads; h++) {
+        uint8_t *k = layer + kv->k0 + h * kv->k_stride;
+        for (size_t at = 0; at < kv->k_stride; at += 64) __builtin_prefetch(k + at, 1);
+        uint8_t *v =
+            layer + kv->v0 + h * kv->v_stride + b->position[row] % KV_PAGE_TOKENS * v_bytes;
+        for (size_t at = 0; at < v_bytes; at += 64) __builtin_prefetch(v + at, 1);
+    }
+}
+
 static void attn_norm_task(void *arg, uint32_t task, uint32_t worker) {
     (void)worker;
     struct cpu_backend *b = arg;
@@ -103,6 +130,7 @@ static void attn_norm_task(void *arg, uint32_t task, uint32_t worker) {
     for (uint32_t i = range.first; i < range.last; i++) {
         const float *x = b->x + (size_t)b->rows[i] * d;
         float *normed = b->normed + (size_t)i * d;
+        if (b->n_rows <= PREFETCH_ROWS) prefetch_kv(b, b->rows[i]);
         if (l->attn_norm != NULL)
             b->vec->rms_norm(x, l->attn_norm, d, b->cfg.plan->norm_epsilon, normed);
         else
@@ -156,10 +184,8 @@ static void rotate_and_write_task(void *arg, uint32_t task, uint32_t worker) {
                 b->vec->rope(q + h * hd, c, s, rope->n_dims, rope->style);
         }
         if (q != NULL) pack_query(l, q, b->q_packed + (size_t)i * p->d_attention_max);
-        const struct span *span = b->row_span[row];
-        uint8_t *page = b->page_data[span->block_table[l->group] + position / KV_PAGE_TOKENS];
         b->vec->kv_write(k, v, l->n_kv_heads, hd, b->cfg.kv, position % KV_PAGE_TOKENS,
-                         page + l->group_layer * cl->kv.layer_bytes);
+                         kv_of_row(b, row));
     }
 }
 

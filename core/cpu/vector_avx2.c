@@ -9,7 +9,7 @@ typedef struct {
     __m256 a, b;
 } v16;
 
-enum { QUERIES = 6 }; /* twelve of the sixteen registers */
+enum { QUERIES = 6, SUMS = 6 }; /* twelve of the sixteen registers */
 
 static inline v16 v_load(const float *p) {
     return (v16){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
@@ -56,6 +56,16 @@ static inline v16 v_pow2(v16 p, v16 t) {
 }
 static inline v16 v_swap_pairs(v16 x) {
     return (v16){_mm256_permute_ps(x.a, 0xb1), _mm256_permute_ps(x.b, 0xb1)};
+}
+static inline v16 v_down(v16 x, int n) {
+    return (v16){n == 8   ? x.b
+                 : n == 4 ? _mm256_permute2f128_ps(x.a, x.a, 0x11)
+                 : n == 2 ? _mm256_permute_ps(x.a, 0xee)
+                          : _mm256_permute_ps(x.a, 0x55),
+                 x.b};
+}
+static inline float v_first(v16 x) {
+    return _mm256_cvtss_f32(x.a);
 }
 static inline __m256 select_half(uint32_t mask, __m256 x, __m256 y) {
     const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);

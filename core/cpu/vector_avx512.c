@@ -7,7 +7,7 @@
 
 typedef __m512 v16;
 
-enum { QUERIES = 12 }; /* of thirty-two registers, enough to hide the latency of the sums */
+enum { QUERIES = 12, SUMS = 24 }; /* of thirty-two registers */
 
 static inline __mmask16 first_lanes(uint32_t n) {
     return (__mmask16)((1u << n) - 1u);
@@ -54,6 +54,15 @@ static inline v16 v_pow2(v16 p, v16 t) {
 }
 static inline v16 v_swap_pairs(v16 x) {
     return _mm512_permute_ps(x, 0xb1);
+}
+static inline v16 v_down(v16 x, int n) {
+    return n == 8   ? _mm512_shuffle_f32x4(x, x, 0xee)
+           : n == 4 ? _mm512_shuffle_f32x4(x, x, 0x55)
+           : n == 2 ? _mm512_permute_ps(x, 0xee)
+                    : _mm512_permute_ps(x, 0x55);
+}
+static inline float v_first(v16 x) {
+    return _mm512_cvtss_f32(x);
 }
 static inline v16 v_select(uint32_t mask, v16 x, v16 y) {
     return _mm512_mask_blend_ps((__mmask16)mask, y, x);

@@ -3,11 +3,12 @@
  * table: v_load, v_load_n (first n, others 0), v_store, v_store_n, v_set1 v_add, v_sub, v_mul,
  * v_div, v_fma (a b + c, one rounding), v_max, v_min (as a > b ? a : b) v_pow2 (p, t): p * 2^i, i
  * the integer that MATH_EXPF_MAGIC put in the low bits of t v_swap_pairs: lanes 1 0 3 2 ...
- *   v_select (mask, a, b): lane i of a where bit i is set
- *   v_load_f16, v_store_f16 (nearest even), v_load_i8
- *   v_ge_mask, v_gt_mask (a, b): bit i where a_i >= b_i, a_i > b_i
- * and QUERIES, the queries whose sums it keeps in registers. The kernels are compiled once per set,
- * so that they cannot differ but by these operations, each of which is exact or one IEEE rounding.
+ *   v_down (x, n), n 8, 4, 2 or 1: lane i < n is lane i + n; the others are anything. v_first: lane
+ * 0 v_select (mask, a, b): lane i of a where bit i is set v_load_f16, v_store_f16 (nearest even),
+ * v_load_i8 v_ge_mask, v_gt_mask (a, b): bit i where a_i >= b_i, a_i > b_i and QUERIES, the queries
+ * of attention whose sums it keeps in registers, and SUMS, how many such sums (a broadcast of a
+ * query's element serves SUMS / QUERIES of them). The kernels are compiled once per set, so that
+ * they cannot differ but by these operations, each of which is exact or one IEEE rounding.
  */
 #include <string.h>
 
@@ -33,19 +34,17 @@ INLINE v16 v_exp(v16 x) {
 }
 
 INLINE float v_sum(v16 x) {
-    float a[16];
-    v_store(a, x);
-    for (int half = 8; half >= 1; half /= 2)
-        for (int i = 0; i < half; i++) a[i] = a[i] + a[i + half];
-    return a[0];
+    x = v_add(x, v_down(x, 8));
+    x = v_add(x, v_down(x, 4));
+    x = v_add(x, v_down(x, 2));
+    return v_first(v_add(x, v_down(x, 1)));
 }
 
 INLINE float v_hmax(v16 x) {
-    float a[16];
-    v_store(a, x);
-    for (int half = 8; half >= 1; half /= 2)
-        for (int i = 0; i < half; i++) a[i] = a[i] > a[i + half] ? a[i] : a[i + half];
-    return a[0];
+    x = v_max(x, v_down(x, 8));
+    x = v_max(x, v_down(x, 4));
+    x = v_max(x, v_down(x, 2));
+    return v_first(v_max(x, v_down(x, 1)));
 }
 
 /* Lanes [lo, hi) of a group, both relative to its first lane and perhaps outside it. */
@@ -204,8 +203,14 @@ INLINE const uint8_t *behind_values(const struct attention_block *t, uint32_t pa
     return t->pages[t->n_pages + next - page1] + t->k_bytes;
 }
 
-/* Scores of rows [r0, r0 + R) and heads [g0, g0 + G) with P pages from page0, into s: query (r, g)
- * has the row s[((r0 + r) * n_group + g0 + g) * 256], lanes = positions. R, G, P are constants. */
+/* Where the scores of query (row r, head g) lie in the scratch: distances that are constants, so
+ * that one address serves all queries of a tile. */
+INLINE size_t query_at(uint32_t r, uint32_t g) {
+    return ((size_t)g * ATTENTION_ROWS + r) * KV_BLOCK_TOKENS;
+}
+
+/* Scores of rows [r0, r0 + R) and heads [g0, g0 + G) with P pages from page0, into the scratch,
+ * lanes = positions. R, G, P are constants. */
 INLINE void scores_tile(const struct attention_block *t, enum kv_format kv, const uint32_t R,
                         const uint32_t G, const uint32_t P, uint32_t r0, uint32_t g0,
                         uint32_t page0, uint32_t page1) {
@@ -235,16 +240,16 @@ INLINE void scores_tile(const struct attention_block *t, enum kv_format kv, cons
             }
         }
     }
-    UNROLL for (uint32_t r = 0; r < R; r++) UNROLL for (uint32_t g = 0; g < G;
-                                                        g++) UNROLL for (uint32_t p = 0; p < P; p++)
-        v_store(t->scratch + ((r0 + r) * t->n_group + g0 + g) * KV_BLOCK_TOKENS + (page0 + p) * 16,
-                sum[(r * G + g) * P + p]);
+    UNROLL for (uint32_t r = 0; r < R; r++) UNROLL for (uint32_t g = 0; g < G; g++)
+        UNROLL for (uint32_t p = 0; p < P; p++)
+            v_store(t->scratch + query_at(r0, g0) + query_at(r, g) + (size_t)page0 * 16 + p * 16,
+                    sum[(r * G + g) * P + p]);
 }
 
 INLINE void scores_pages(const struct attention_block *t, enum kv_format kv, const uint32_t R,
                          const uint32_t G, uint32_t r0, uint32_t g0, uint32_t page0,
                          uint32_t page1) {
-    const uint32_t fit = QUERIES / (R * G);
+    const uint32_t fit = SUMS / (R * G);
     const uint32_t P = fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
     while (page0 + P <= page1) {
         scores_tile(t, kv, R, G, P, r0, g0, page0, page1);
@@ -262,8 +267,7 @@ INLINE void values_tile(const struct attention_block *t, enum kv_format kv, cons
                         uint32_t j0, uint32_t j1) {
     v16 sum[24];
     float *out[4];
-    const float *e = t->scratch + (r0 * t->n_group + g0) * KV_BLOCK_TOKENS;
-    const uint32_t row_stride = t->n_group * KV_BLOCK_TOKENS;
+    const float *e = t->scratch + query_at(r0, g0);
     const uint32_t hd = t->head_dim;
     UNROLL for (uint32_t r = 0; r < R; r++) {
         out[r] = t->acc[r0 + r] + (size_t)g0 * hd + d0;
@@ -287,7 +291,7 @@ INLINE void values_tile(const struct attention_block *t, enum kv_format kv, cons
                 load_kv(v, (size_t)(j % 16) * hd + d0 + d * 16, kv);
             UNROLL for (uint32_t r = 0; r < R; r++) {
                 UNROLL for (uint32_t g = 0; g < G; g++) {
-                    const v16 b = v_set1(e[r * row_stride + g * KV_BLOCK_TOKENS + j]);
+                    const v16 b = v_set1(e[query_at(r, g) + j]);
                     UNROLL for (uint32_t d = 0; d < D; d++) sum[(r * G + g) * D + d] =
                         v_fma(b, value[d], sum[(r * G + g) * D + d]);
                 }
@@ -301,7 +305,7 @@ INLINE void values_tile(const struct attention_block *t, enum kv_format kv, cons
 
 INLINE void values_dims(const struct attention_block *t, enum kv_format kv, const uint32_t R,
                         const uint32_t G, uint32_t r0, uint32_t g0, uint32_t j0, uint32_t j1) {
-    const uint32_t fit = QUERIES / (R * G);
+    const uint32_t fit = SUMS / (R * G);
     const uint32_t D = fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
     uint32_t d = 0;
     if (j0 >= j1) return;
@@ -323,35 +327,52 @@ INLINE void values_dims(const struct attention_block *t, enum kv_format kv, cons
         while (n_ - g_ >= 1) f(t, kv, R, 1, r0, g_, from, to), g_ += 1;                            \
     } while (0)
 
-/* Masked softmax of one query's scores in place. */
-INLINE void block_softmax(const struct attention_block *t, uint32_t r, uint32_t g, bool q8) {
-    float *s = t->scratch + (r * t->n_group + g) * KV_BLOCK_TOKENS;
-    const int32_t lo = (int32_t)t->lo[r], hi = (int32_t)t->hi[r];
-    const int32_t first = lo & ~15;
-    v16 top = v_set1(-__builtin_inff());
-    for (int32_t i = first; i < hi; i += 16) {
-        v16 x = v_load(s + i);
-        if (q8)
-            x = v_mul(x, v_load_f16((const uint16_t *)(const void *)(t->pages[i / 16] +
-                                                                     t->k_scale_bytes)));
-        if (t->softcap > 0) x = v_softcap(x, t->softcap);
-        x = v_select(lane_mask(lo - i, hi - i), x, v_set1(-__builtin_inff()));
-        v_store(s + i, x);
-        top = v_max(top, x);
+/* The keys' or values' scales of the page of positions [i, i + 16). */
+INLINE v16 page_scales(const struct attention_block *t, int32_t i, size_t bytes) {
+    return v_load_f16((const uint16_t *)(const void *)(t->pages[i / 16] + bytes));
+}
+
+/* Masked softmax of one row's scores in place, G heads side by side: their sums and maxima are
+ * chains that do not wait for each other. */
+INLINE void softmax_heads(const struct attention_block *t, enum kv_format kv, const uint32_t R,
+                          const uint32_t G, uint32_t r, uint32_t g0, uint32_t lo, uint32_t hi) {
+    const bool q8 = kv == KV_Q8, softcap = t->softcap > 0;
+    const int32_t first = (int32_t)(lo & ~15u), last = (int32_t)hi;
+    float *s = t->scratch + query_at(r, g0);
+    v16 top[4], sum[4];
+    float m[4];
+    (void)R;
+    UNROLL for (uint32_t g = 0; g < G; g++) top[g] = v_set1(-__builtin_inff());
+    for (int32_t i = first; i < last; i += 16) {
+        const uint32_t mask = lane_mask((int32_t)lo - i, last - i);
+        const v16 scale = q8 ? page_scales(t, i, t->k_scale_bytes) : v_set1(0);
+        UNROLL for (uint32_t g = 0; g < G; g++) {
+            float *at = s + query_at(0, g) + i;
+            v16 x = v_load(at);
+            if (q8) x = v_mul(x, scale);
+            if (softcap) x = v_softcap(x, t->softcap);
+            if (mask != 0xffff) x = v_select(mask, x, v_set1(-__builtin_inff()));
+            if (q8 || softcap || mask != 0xffff) v_store(at, x);
+            top[g] = v_max(top[g], x);
+        }
     }
-    const float m = v_hmax(top);
-    v16 sum = v_set1(0);
-    for (int32_t i = first; i < hi; i += 16) {
-        v16 e = v_exp(v_sub(v_load(s + i), v_set1(m)));
-        e = v_select(lane_mask(lo - i, hi - i), e, v_set1(0));
-        sum = v_add(sum, e);
-        if (q8)
-            e = v_mul(e, v_load_f16((const uint16_t *)(const void *)(t->pages[i / 16] +
-                                                                     t->v_scale_bytes)));
-        v_store(s + i, e);
+    UNROLL for (uint32_t g = 0; g < G; g++) {
+        t->m[r][g0 + g] = m[g] = v_hmax(top[g]);
+        sum[g] = v_set1(0);
     }
-    t->m[r][g] = m;
-    t->l[r][g] = v_sum(sum);
+    for (int32_t i = first; i < last; i += 16) {
+        const uint32_t mask = lane_mask((int32_t)lo - i, last - i);
+        const v16 scale = q8 ? page_scales(t, i, t->v_scale_bytes) : v_set1(0);
+        UNROLL for (uint32_t g = 0; g < G; g++) {
+            float *at = s + query_at(0, g) + i;
+            v16 e = v_exp(v_sub(v_load(at), v_set1(m[g])));
+            if (mask != 0xffff) e = v_select(mask, e, v_set1(0));
+            sum[g] = v_add(sum[g], e);
+            if (q8) e = v_mul(e, scale);
+            v_store(at, e);
+        }
+    }
+    UNROLL for (uint32_t g = 0; g < G; g++) t->l[r][g0 + g] = v_sum(sum[g]);
 }
 
 INLINE void attention_block_in(const struct attention_block *t, enum kv_format kv) {
@@ -371,7 +392,7 @@ INLINE void attention_block_in(const struct attention_block *t, enum kv_format k
     for (; r < n_rows; r++) TILE_HEADS(scores_pages, kv, 1, r, page0, page1);
 
     for (r = 0; r < n_rows; r++) {
-        for (uint32_t g = 0; g < t->n_group; g++) block_softmax(t, r, g, kv == KV_Q8);
+        TILE_HEADS(softmax_heads, kv, 1, r, t->lo[r], t->hi[r]);
         memset(t->acc[r], 0, (size_t)t->n_group * t->head_dim * sizeof(float));
     }
 
@@ -384,8 +405,6 @@ INLINE void attention_block_in(const struct attention_block *t, enum kv_format k
     }
     r = 0;
     if (j0 < j1) {
-        if (QUERIES >= 12)
-            for (; r + 4 <= n_rows; r += 4) TILE_HEADS(values_dims, kv, 4, r, j0, j1);
         for (; r + 2 <= n_rows; r += 2) TILE_HEADS(values_dims, kv, 2, r, j0, j1);
         for (; r < n_rows; r++) TILE_HEADS(values_dims, kv, 1, r, j0, j1);
     }

@@ -9,7 +9,7 @@ typedef struct {
     float32x4_t q[4];
 } v16;
 
-enum { QUERIES = 6 }; /* twenty-four of the thirty-two registers */
+enum { QUERIES = 6, SUMS = 6 }; /* twenty-four of the thirty-two registers */
 
 #define QUARTERS(i) for (int i = 0; i < 4; i++)
 
@@ -54,6 +54,16 @@ static inline float32x4_t min4(float32x4_t x, float32x4_t y) {
 }
 BINARY(v_max, max4)
 BINARY(v_min, min4)
+static inline v16 v_down(v16 x, int n) {
+    if (n == 8) x.q[0] = x.q[2], x.q[1] = x.q[3];
+    if (n == 4) x.q[0] = x.q[1];
+    if (n == 2) x.q[0] = vextq_f32(x.q[0], x.q[0], 2);
+    if (n == 1) x.q[0] = vextq_f32(x.q[0], x.q[0], 1);
+    return x;
+}
+static inline float v_first(v16 x) {
+    return vgetq_lane_f32(x.q[0], 0);
+}
 static inline v16 v_fma(v16 x, v16 y, v16 z) {
     QUARTERS(i) z.q[i] = vfmaq_f32(z.q[i], x.q[i], y.q[i]);
     return z;

@@ -9,7 +9,7 @@ typedef struct {
     float x[16];
 } v16;
 
-enum { QUERIES = 4 };
+enum { QUERIES = 2, SUMS = 2 }; /* few: the compiler writes out every lane */
 
 #define LANES(i) for (int i = 0; i < 16; i++)
 
@@ -79,6 +79,14 @@ static inline v16 v_swap_pairs(v16 a) {
     v16 r;
     LANES(i) r.x[i] = a.x[i ^ 1];
     return r;
+}
+static inline v16 v_down(v16 a, int n) {
+    v16 r = a;
+    for (int i = 0; i < n; i++) r.x[i] = a.x[i + n];
+    return r;
+}
+static inline float v_first(v16 a) {
+    return a.x[0];
 }
 static inline v16 v_select(uint32_t mask, v16 a, v16 b) {
     LANES(i) a.x[i] = mask >> i & 1 ? a.x[i] : b.x[i];
