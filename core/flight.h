@@ -37,6 +37,7 @@
     X(FLIGHT_BREAKER, "breaker")   /* a: choice; b: rollbacks before; c: position */               \
     /* a: layers run, 0: all, scored as words; b: label; c: its probability in millionths */       \
     X(FLIGHT_LABEL, "label")                                                                       \
+    X(FLIGHT_AUDIT, "audit")       /* b: 1 if full depth would have answered another label */      \
     X(FLIGHT_DEADLINE, "deadline") /* the deadline ended the answer */                             \
     X(FLIGHT_COPY, "copy")         /* a page copied on write; b: page */                           \
     X(FLIGHT_PAUSED, "paused")     /* the client reads too slowly */                               \

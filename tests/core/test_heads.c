@@ -110,13 +110,13 @@ static void every_set_has_the_dot_of_the_reference(void **state) {
 
 struct answer {
     float p[LABELS];
-    uint32_t layer;
+    uint32_t layer, last_label; /* STEP_NONE: it was not audited, or not early */
 };
 
 /* A step of `n_looks` texts among `n_decodes` decodes; answers and outputs. */
 static void run(struct bits_rig *r, const struct set *s, const uint32_t *ids, const uint32_t *first,
                 const uint32_t *len, uint32_t n_looks, uint32_t n_decodes, float threshold,
-                struct answer *answers, struct output *outputs) {
+                bool audit, struct answer *answers, struct output *outputs) {
     struct step *step = r->step;
     step_clear(step, r->plan->n_layers);
     step->epoch = 9;
@@ -138,6 +138,7 @@ static void run(struct bits_rig *r, const struct set *s, const uint32_t *ids, co
                                     .first_row = p->first_row + (len[i] > 1 ? 1 : 0),
                                     .n_rows = len[i] > 1 ? len[i] - 1 : i % 2,
                                     .prior = i % 2 ? s->prior : NULL,
+                                    .audit = audit,
                                     .probability = answers[i].p};
         }
         if (i < n_decodes) {
@@ -149,6 +150,8 @@ static void run(struct bits_rig *r, const struct set *s, const uint32_t *ids, co
     for (uint32_t i = 0; i < n_looks; i++) {
         assert_false(step->looks[i].bad);
         answers[i].layer = step->looks[i].layer;
+        answers[i].last_label = step->looks[i].last_label;
+        assert_int_equal(step->looks[i].early, answers[i].layer < HEADS);
     }
     memcpy(outputs, step->outputs, step->n_outputs * sizeof *outputs);
 }
@@ -176,6 +179,13 @@ static void expect(struct bits_rig *r, const struct set *s, const uint32_t *ids,
             threshold)
             return;
     }
+}
+
+static uint32_t likeliest(const float *p) {
+    uint32_t best = 0;
+    for (uint32_t c = 1; c < LABELS; c++)
+        if (p[c] > p[best]) best = c;
+    return best;
 }
 
 static void open_rig(struct bits_rig *r, struct toy *t, enum cpu_isa isa, uint32_t threads) {
@@ -209,15 +219,24 @@ static void spans_leave_as_the_reference_says(void **state) {
                 struct output alone[SPANS], beside[SPANS];
                 open_rig(&r, t, (enum cpu_isa)isa, threads);
                 assert_int_equal(r.backend->ops->publish(r.backend, 9, &s->heads, &e), STATUS_OK);
-                run(&r, s, ids, first, len, 0, SPANS, 0, got, alone);
+                run(&r, s, ids, first, len, 0, SPANS, 0, false, got, alone);
                 for (size_t h = 0; h < sizeof thresholds / sizeof *thresholds; h++) {
                     for (uint32_t i = 0; i < SPANS; i++)
                         expect(&r, s, ids, first[i], len[i], i, thresholds[h], &want[i]);
+                    for (uint32_t i = 0; i < SPANS; i++) {
+                        struct answer last;
+                        expect(&r, s, ids, first[i], len[i], i, 2, &last);
+                        want[i].last_label = want[i].layer < HEADS ? likeliest(last.p) : STEP_NONE;
+                    }
                     for (uint32_t n = 1; n <= SPANS; n++) {
-                        run(&r, s, ids, first, len, n, SPANS - n % 3, thresholds[h], got, beside);
+                        const bool audit = n % 2;
+                        run(&r, s, ids, first, len, n, SPANS - n % 3, thresholds[h], audit, got,
+                            beside);
                         for (uint32_t i = 0; i < n; i++) {
                             assert_int_equal(got[i].layer, want[i].layer);
                             assert_memory_equal(got[i].p, want[i].p, sizeof want[i].p);
+                            assert_int_equal(got[i].last_label,
+                                             audit ? want[i].last_label : STEP_NONE);
                             seen[want[i].layer]++;
                         }
                         for (uint32_t i = 0; i < SPANS - n % 3; i++)
