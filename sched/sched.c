@@ -6,7 +6,6 @@
 
 #include "alloc/page_pool.h"
 #include "core/check.h"
-#include "sched/audit.h"
 #include "sched/batch.h"
 #include "sched/chores.h"
 #include "models/label_heads.h"
@@ -14,6 +13,7 @@
 #include "sched/explain.h"
 #include "sched/explain_request.h"
 #include "sched/feedback.h"
+#include "sched/label_audit.h"
 #include "sched/policy.h"
 #include "sched/prepare.h"
 #include "sched/queue.h"
@@ -58,8 +58,7 @@ struct sched {
     struct drafts drafts;
     struct explain *explain;   /* NULL without a policy */
     struct feedback *feedback; /* as well */
-    struct audit *audits;      /* of each set of label heads; NULL without a policy */
-    uint32_t n_full_depth;     /* sets that they switched off */
+    struct label_audits audits;
     struct monitor_model monitor;
     struct page_sums sums;
     struct prepare_model model;
@@ -108,9 +107,6 @@ static enum status check_config(const struct sched_config *cfg, struct error *e)
                          "the tokenizer has %u tokens, the model only %u rows for them",
                          tokenizer_n_vocab(cfg->tokenizer), cfg->plan->n_vocab);
     if (cfg->n_ctx < 2) return error_set(e, STATUS_INVALID, "ctx", "must be at least 2 tokens");
-    if (cfg->labels != NULL && cfg->labels->n > POLICY_MAX_LABEL_SETS)
-        return error_set(e, STATUS_UNSUPPORTED, "side-car", "%u sets of label heads; at most %d",
-                         cfg->labels->n, POLICY_MAX_LABEL_SETS);
     for (uint32_t i = 0; cfg->labels != NULL && i < cfg->labels->n; i++)
         if (cfg->labels->sets[i].heads.max_tokens > cfg->limits.max_rows - cfg->max_batch)
             return error_set(e, STATUS_INVALID, "max_rows",
@@ -146,16 +142,6 @@ static enum status open_policy(struct sched *s, struct error *e) {
     return feedback_open(&feedback, &s->feedback, e);
 }
 
-static enum status open_audits(struct sched *s, struct error *e) {
-    const struct label_sets *labels = s->cfg.labels;
-    if (labels == NULL || s->cfg.policy == NULL) return STATUS_OK;
-    s->audits = calloc(labels->n, sizeof *s->audits);
-    if (s->audits == NULL) return error_set(e, STATUS_NO_MEMORY, NULL, "no memory for audits");
-    for (uint32_t i = 0; i < labels->n; i++)
-        audit_init(&s->audits[i], (double)labels->sets[i].heads.figures.early_differs);
-    return STATUS_OK;
-}
-
 /* Blocks that the plan does not have cannot be asked. */
 static uint32_t draft_sources(const struct sched_config *cfg) {
     uint32_t sources = cfg->drafts;
@@ -185,7 +171,7 @@ static enum status open_parts(struct sched *s, struct error *e) {
     };
     const bool drafting = drafts.sources != 0;
     if (st == STATUS_OK) st = open_policy(s, e);
-    if (st == STATUS_OK) st = open_audits(s, e);
+    if (st == STATUS_OK) st = label_audits_open(&s->audits, cfg->labels, cfg->policy, e);
     if (st == STATUS_OK && drafting) st = drafts_open(&s->drafts, &drafts, e);
     const struct slots_config slots = {
         .tokenizer = cfg->tokenizer,
@@ -195,8 +181,7 @@ static enum status open_parts(struct sched *s, struct error *e) {
         .drafts = drafting ? &s->drafts : NULL,
         .gate = cfg->gate,
         .explain = s->explain,
-        .labels = cfg->labels,
-        .audits = s->audits,
+        .audits = &s->audits,
         .monitor = &s->monitor,
         .heap_bytes = cfg->heap_bytes,
         .n_ctx = cfg->n_ctx,
@@ -596,29 +581,6 @@ static enum flight_kind step_event(enum span_kind kind) {
 }
 
 /* Hands out what the step computed. */
-/* Audits have refuted what this set of label heads promised. */
-static void switch_set_off(struct sched *s, uint32_t set) {
-    struct error e = {0};
-    const struct audit *a = &s->audits[set];
-    if (feedback_full_depth(s->feedback, set, &e) != STATUS_OK) {
-        log_write(s->cfg.log, LOG_ERROR, "label heads: not switched to full depth: %s", e.message);
-        return;
-    }
-    metric_set(s->cfg.metrics, METRIC_EXIT_OFF, 0, ++s->n_full_depth);
-    log_write(s->cfg.log, LOG_WARN,
-              "label heads %s answer at full depth from epoch %u on: %llu of %llu audited early "
-              "answers differed, at most %.1f %% were promised",
-              s->cfg.labels->sets[set].key, policy_newest(s->cfg.policy)->number,
-              (unsigned long long)a->n_differed, (unsigned long long)a->n, 100 * a->epsilon);
-}
-
-static void switch_off(struct sched *s) {
-    s->slots.refuted = false;
-    for (uint32_t i = 0; i < s->cfg.labels->n; i++)
-        if (s->audits[i].off && !policy_is_full_depth(policy_newest(s->cfg.policy), i))
-            switch_set_off(s, i);
-}
-
 static void settle(struct sched *s, struct step *done, uint64_t now) {
     struct batch *b = &s->batch;
     const uint64_t ns =
@@ -642,7 +604,7 @@ static void settle(struct sched *s, struct step *done, uint64_t now) {
                        k->look != STEP_NONE ? &done->looks[k->look] : NULL, now);
         batch_guessed(b, &s->slots, i);
     }
-    if (s->slots.refuted) switch_off(s);
+    label_audits_settle(&s->audits, s->cfg.policy, s->feedback, s->cfg.metrics, s->cfg.log);
 }
 
 /* Takes the step in flight, if it is done. */
@@ -820,7 +782,7 @@ void sched_close(struct sched *s) {
     slots_close(&s->slots);
     drafts_close(&s->drafts);
     feedback_close(s->feedback);
-    free(s->audits);
+    label_audits_close(&s->audits);
     explain_close(s->explain);
     prefix_cache_close(s->kv.cache);
     page_sums_close(&s->sums);

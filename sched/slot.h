@@ -94,18 +94,17 @@ struct slot {
     struct rollback_event rollbacks[REQUEST_REPORT_ROLLBACKS]; /* the first of them */
 };
 
-struct audit; /* sched/audit.h */
+struct label_audits; /* sched/label_audit.h */
 
 struct slots_config {
     const struct tokenizer *tokenizer;
     const struct kv_store *kv;
     struct metrics *metrics;
     const struct gate_config *gate;
-    struct flight *flight;           /* [max_batch] slots */
-    struct drafts *drafts;           /* [max_batch] choices, or NULL: off */
-    struct explain *explain;         /* NULL: nothing is kept */
-    const struct label_sets *labels; /* NULL: there are none */
-    struct audit *audits;            /* of each set of label heads; NULL: nobody is audited */
+    struct flight *flight;       /* [max_batch] slots */
+    struct drafts *drafts;       /* [max_batch] choices, or NULL: off */
+    struct explain *explain;     /* NULL: nothing is kept */
+    struct label_audits *audits; /* of label heads */
     const struct monitor_model *monitor;
     const uint64_t *heap_bytes; /* general-heap bytes taken so far (alloc/heap.h), or NULL */
     uint32_t n_ctx, n_vocab, max_batch, d_model;
@@ -119,7 +118,6 @@ struct slots {
     struct choice *choices; /* [max_batch] */
     uint32_t n_running, n_choices_free;
     uint64_t n_gated, n_kept; /* rows of all answers, as in struct gate */
-    bool refuted;             /* an audit has just switched off a set of label heads */
     void *memory;
 };
 

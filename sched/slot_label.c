@@ -4,7 +4,7 @@
 #include <xxhash.h>
 
 #include "core/check.h"
-#include "sched/audit.h"
+#include "sched/label_audit.h"
 #include "sched/policy.h"
 #include "sched/slot_impl.h"
 
@@ -75,7 +75,7 @@ static void not_a_number(struct slots *t, struct slot *s, uint64_t now) {
 }
 
 static uint32_t set_of(const struct slots *t, const struct slot *s) {
-    return (uint32_t)(s->label->set - t->cfg.labels->sets);
+    return label_audits_index(t->cfg.audits, s->label->set);
 }
 
 bool slot_look_full_depth(const struct slots *t, const struct slot *s) {
@@ -84,10 +84,10 @@ bool slot_look_full_depth(const struct slots *t, const struct slot *s) {
 
 /* All texts of a client with one seed would be audited, or none: the text is part of the draw. */
 bool slot_look_audited(struct slots *t, const struct slot *s) {
-    if (t->cfg.audits == NULL || slot_look_full_depth(t, s)) return false;
+    if (t->cfg.audits->sets == NULL || slot_look_full_depth(t, s)) return false;
     const uint32_t *tokens = slot_choice(t, s, 0)->sequence.tokens;
     const uint64_t text = XXH3_64bits(tokens, s->n_prompt * sizeof *tokens);
-    return audit_wanted(&t->cfg.audits[set_of(t, s)], s->seed ^ text, 0);
+    return audit_wanted(&t->cfg.audits->sets[set_of(t, s)], s->seed ^ text, 0);
 }
 
 static void audit_look(struct slots *t, struct slot *s, const struct label_look *look,
@@ -103,7 +103,7 @@ static void audit_look(struct slots *t, struct slot *s, const struct label_look 
                metric_audit(METRIC_AUDIT_LABEL, slot_task(s),
                             differed ? METRIC_AUDIT_DIFFERED : METRIC_AUDIT_AGREED),
                1);
-    t->refuted |= audit_add(&t->cfg.audits[set_of(t, s)], differed);
+    t->cfg.audits->refuted |= audit_add(&t->cfg.audits->sets[set_of(t, s)], differed);
 }
 
 void slot_look_done(struct slots *t, struct slot *s, const struct label_look *look, uint64_t now) {
