@@ -14,8 +14,11 @@ enum status label_audits_open(struct label_audits *a, const struct label_sets *l
                          labels->n, POLICY_MAX_LABEL_SETS);
     a->sets = calloc(labels->n, sizeof *a->sets);
     if (a->sets == NULL) return error_set(e, STATUS_NO_MEMORY, NULL, "no memory for audits");
-    for (uint32_t i = 0; i < labels->n; i++)
-        audit_init(&a->sets[i], (double)labels->sets[i].heads.figures.early_differs);
+    for (uint32_t i = 0; i < labels->n; i++) {
+        const double measured = (double)labels->sets[i].heads.figures.early_differs;
+        const bool raise = measured > 0 && measured < LABEL_AUDIT_LEAST;
+        audit_init(&a->sets[i], raise ? LABEL_AUDIT_LEAST : measured);
+    }
     return STATUS_OK;
 }
 

@@ -2,9 +2,11 @@
  * when one is refuted: a new policy epoch in which that set answers at full depth, a line in the
  * log, and laconic_exit_off.
  *
- * What a set promises is the share that `tune` measured (struct label_figures, early_differs); one
- * that was not measured is not audited. sched_open makes it, slots count into it.
- * Memory: one array, taken by open. Threads: the loop thread only.
+ * What a set promises is the share that `tune` measured (struct label_figures, early_differs), or
+ * LABEL_AUDIT_LEAST where that is less: audits could not tell it from three times as much in useful
+ * time, and traffic is never quite what was measured. One that was not measured is not audited.
+ * sched_open makes it, slots count into it. Memory: one array, taken by open. Threads: the loop
+ * thread only.
  */
 #ifndef LAC_SCHED_LABEL_AUDIT_H
 #define LAC_SCHED_LABEL_AUDIT_H
@@ -13,6 +15,8 @@
 #include "core/metric.h"
 #include "models/label_heads.h"
 #include "sched/audit.h"
+
+#define LABEL_AUDIT_LEAST 0.01
 
 struct feedback;
 struct policy;
