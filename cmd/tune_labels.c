@@ -319,6 +319,7 @@ static void report_json(const struct labels *l, const struct label_heads *h,
     json_write_key(&j, "accuracy_low"), json_write_float(&j, h->figures.accuracy_low);
     json_write_key(&j, "mean_layer"), json_write_float(&j, h->figures.mean_layer);
     json_write_key(&j, "first_share"), json_write_float(&j, h->figures.first_share);
+    json_write_key(&j, "early_differs"), json_write_float(&j, h->figures.early_differs);
     json_write_key(&j, "text_accuracy"), json_write_float(&j, s->text);
     json_write_key(&j, "layers"), json_write_array(&j);
     for (uint32_t i = 0; i < l->n_taps; i++) {
@@ -356,6 +357,11 @@ static void report_print(const struct labels *l, const struct label_heads *h,
            100 * (double)h->figures.accuracy, 100 * (double)h->figures.accuracy_low,
            (double)h->figures.mean_layer, l->engine->plan->n_layers,
            100 * (double)h->figures.first_share);
+    if (h->figures.early_differs > 0)
+        printf(
+            "of those before the last head, it would have said another label of at most %.1f %%: "
+            "audits hold the server to that\n",
+            100 * (double)h->figures.early_differs);
     printf("%s: written in %.0f s (states %.0f s, learning %.0f s)\n", l->config->out_path,
            l->states_s + l->learn_s, l->states_s, l->learn_s);
 }

@@ -42,6 +42,7 @@
      * bits each, the least above; c: mean, least, most temperature, mean top_p, 16 bits each, the \
      * first below */                                                                              \
     X(FLIGHT_REGULATED, "regulated")                                                               \
+    X(FLIGHT_AUDIT, "audit")       /* b: 1 if full depth would have answered another label */      \
     X(FLIGHT_DEADLINE, "deadline") /* the deadline ended the answer */                             \
     X(FLIGHT_COPY, "copy")         /* a page copied on write; b: page */                           \
     X(FLIGHT_PAUSED, "paused")     /* the client reads too slowly */                               \

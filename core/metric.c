@@ -20,6 +20,7 @@ enum metric_labels {
     LABELS_PAGE,
     LABELS_CODE,
     LABELS_DRAFT,
+    LABELS_AUDIT,
     LABELS_INFO,
 };
 
@@ -53,6 +54,8 @@ static const char *const pages[] = {METRIC_PAGE_LIST(X)};
 static const char *const codes[] = {METRIC_CODE_LIST(X)};
 static const char *const drafts[] = {METRIC_DRAFT_LIST(X)};
 static const char *const draft_outcomes[] = {METRIC_DRAFT_OUTCOME_LIST(X)};
+static const char *const audit_forms[] = {METRIC_AUDIT_FORM_LIST(X)};
+static const char *const audit_outcomes[] = {METRIC_AUDIT_OUTCOME_LIST(X)};
 #undef X
 
 void metric_init(struct metrics *m) {
@@ -216,6 +219,12 @@ static bool render_labels(const struct metrics *m, struct buffer *out, enum metr
     case LABELS_DRAFT:
         render_label(out, "source", drafts[i / METRIC_DRAFT_OUTCOME_COUNT], true);
         render_label(out, "outcome", draft_outcomes[i % METRIC_DRAFT_OUTCOME_COUNT], false);
+        return true;
+    case LABELS_AUDIT:
+        render_label(out, "form", audit_forms[i / (METRIC_AUDIT_OUTCOME_COUNT * METRIC_TASK_COUNT)],
+                     true);
+        render_label(out, "task", tasks[i / METRIC_AUDIT_OUTCOME_COUNT % METRIC_TASK_COUNT], false);
+        render_label(out, "outcome", audit_outcomes[i % METRIC_AUDIT_OUTCOME_COUNT], false);
         return true;
     case LABELS_INFO:
         render_label(out, "version", m->info.version, true);

@@ -53,6 +53,10 @@
 #define METRIC_DRAFT_OUTCOME_LIST(X)                                                               \
     X(METRIC_DRAFT_ACCEPTED, "accepted")                                                           \
     X(METRIC_DRAFT_REJECTED, "rejected")
+#define METRIC_AUDIT_FORM_LIST(X) X(METRIC_AUDIT_LABEL, "label") /* answers of label heads */
+#define METRIC_AUDIT_OUTCOME_LIST(X)                                                               \
+    X(METRIC_AUDIT_AGREED, "agreed")                                                               \
+    X(METRIC_AUDIT_DIFFERED, "differed")
 #define METRIC_CODE_LIST(X)                                                                        \
     X(METRIC_CODE_200, "200")                                                                      \
     X(METRIC_CODE_204, "204")                                                                      \
@@ -85,6 +89,8 @@ enum metric_page { METRIC_PAGE_LIST(X) METRIC_PAGE_COUNT };
 enum metric_code { METRIC_CODE_LIST(X) METRIC_CODE_COUNT };
 enum metric_draft { METRIC_DRAFT_LIST(X) METRIC_DRAFT_COUNT };
 enum metric_draft_outcome { METRIC_DRAFT_OUTCOME_LIST(X) METRIC_DRAFT_OUTCOME_COUNT };
+enum metric_audit_form { METRIC_AUDIT_FORM_LIST(X) METRIC_AUDIT_FORM_COUNT };
+enum metric_audit_outcome { METRIC_AUDIT_OUTCOME_LIST(X) METRIC_AUDIT_OUTCOME_COUNT };
 #undef X
 
 /* Series per label set. */
@@ -97,6 +103,7 @@ enum {
     METRIC_N_CODE = METRIC_CODE_COUNT,
     METRIC_N_DRAFT = METRIC_DRAFT_COUNT * METRIC_DRAFT_OUTCOME_COUNT,
     METRIC_N_TASK = METRIC_TASK_COUNT,
+    METRIC_N_AUDIT = METRIC_AUDIT_FORM_COUNT * METRIC_TASK_COUNT * METRIC_AUDIT_OUTCOME_COUNT,
     METRIC_N_INFO = 1,
 };
 
@@ -131,6 +138,12 @@ enum {
       "Tokens committed to answers.")                                                              \
     X(METRIC_DRAFT_TOKENS, COUNTER, "laconic_draft_tokens_total", DRAFT,                           \
       "Tokens proposed by a source and verified.")                                                 \
+    X(METRIC_EXIT_LAYER, HISTOGRAM, "laconic_exit_layer", PLAIN,                                   \
+      "Layers after which a request with label heads had its answer.")                             \
+    X(METRIC_AUDIT, COUNTER, "laconic_audit_total", AUDIT,                                         \
+      "Early answers that were compared with those of full depth.")                                \
+    X(METRIC_EXIT_OFF, GAUGE, "laconic_exit_off", PLAIN,                                           \
+      "Sets of label heads that audits have switched to full depth.")                              \
     X(METRIC_MASK_HIT_RATE, GAUGE, "laconic_dynamic_mask_hit_rate", PLAIN,                         \
       "Share of gated positions that an earlier choice of pages served.")                          \
     X(METRIC_ROLLBACK_COUNT, COUNTER, "laconic_rollback_count_total", TASK,                        \
@@ -202,6 +215,10 @@ void metric_set_info(struct metrics *m, const char *version, const char *model, 
 void metric_add(struct metrics *m, enum metric id, uint32_t label, uint64_t n);
 void metric_set(struct metrics *m, enum metric id, uint32_t label, double value);
 void metric_time(struct metrics *m, enum metric id, uint32_t label, uint64_t ns);
+/* A layer in a histogram: shown as that number, among the bounds of the times. */
+static inline void metric_layer(struct metrics *m, enum metric id, uint32_t label, uint32_t layer) {
+    metric_time(m, id, label, layer * UINT64_C(1000000000));
+}
 
 static inline uint32_t metric_outcome_task(enum metric_outcome outcome, enum metric_task task) {
     return (uint32_t)outcome * METRIC_TASK_COUNT + (uint32_t)task;
@@ -209,6 +226,11 @@ static inline uint32_t metric_outcome_task(enum metric_outcome outcome, enum met
 static inline uint32_t metric_draft_outcome(enum metric_draft source,
                                             enum metric_draft_outcome outcome) {
     return (uint32_t)source * METRIC_DRAFT_OUTCOME_COUNT + (uint32_t)outcome;
+}
+static inline uint32_t metric_audit(enum metric_audit_form form, enum metric_task task,
+                                    enum metric_audit_outcome outcome) {
+    return ((uint32_t)form * METRIC_TASK_COUNT + (uint32_t)task) * METRIC_AUDIT_OUTCOME_COUNT +
+           (uint32_t)outcome;
 }
 enum metric_code metric_code_of(int http_status);
 const char *metric_task_name(enum metric_task task);

@@ -122,15 +122,20 @@ struct exit_policy {
  * decision points: after each the next head looks at the mean over the message's rows, and at the
  * first whose confidence reaches the threshold, or at the last, the span ends, all rows together.
  * It owes nothing; of its pages the layers behind are not written, so nothing may be built on them.
- * The whole message is one span. */
+ * The whole message is one span. An audited one runs on to the last head, whose likeliest label is
+ * told beside; what it answers otherwise is the same. */
 struct label_look {
     uint32_t span;              /* index among the step's spans */
     uint32_t first_row, n_rows; /* the message, rows of that span; none: its mean is 0 */
     const float *prior;         /* [n_labels], or NULL; caller's */
+    bool audit;
     /* answered */
     float *probability; /* [n_labels], caller's */
-    uint16_t layer;     /* layers that the span ran */
+    uint16_t layer;     /* the layers that the answer took */
+    bool early;         /* it was given before the last head */
     bool bad;           /* not finite: nothing else here may be used */
+    /* early and audited: the last head's likeliest (ties to the lower); STEP_NONE: not finite */
+    uint32_t last_label;
 };
 
 /* Which pages a row attends to in layers >= dense_layers without a window, from first_position on

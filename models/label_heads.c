@@ -15,8 +15,8 @@ struct header {
     uint32_t magic, version, template, n_labels, n_heads, d_model, n_layers, n_buckets;
     uint32_t max_tokens, n_rows;
     float accuracy, accuracy_low, mean_layer, first_share;
-    float text_accuracy, state_accuracy, full_accuracy;
-    uint8_t zero[60];
+    float text_accuracy, state_accuracy, full_accuracy, early_differs;
+    uint8_t zero[56];
 };
 struct entry {
     uint32_t layer;
@@ -100,7 +100,8 @@ static enum status check_header(const struct header *h, const struct plan *p, st
         return corrupt(e, "a header out of range");
     if (!is_share(h->accuracy) || !is_share(h->accuracy_low) || !is_share(h->first_share) ||
         !is_share(h->text_accuracy) || !is_share(h->state_accuracy) ||
-        !is_share(h->full_accuracy) || !(h->mean_layer >= 0 && h->mean_layer <= (float)h->n_layers))
+        !is_share(h->full_accuracy) || !(h->early_differs >= 0 && h->early_differs < 1) ||
+        !(h->mean_layer >= 0 && h->mean_layer <= (float)h->n_layers))
         return corrupt(e, "figures out of range");
     return STATUS_OK;
 }
@@ -168,9 +169,9 @@ enum status label_heads_view(struct label_heads *out, const void *bytes, size_t 
                                          .weight = weight + i * k * h.d_model,
                                          .bias = bias + i * k};
     }
-    r.figures =
-        (struct label_figures){h.n_rows,      h.accuracy,      h.accuracy_low,   h.mean_layer,
-                               h.first_share, h.text_accuracy, h.state_accuracy, h.full_accuracy};
+    r.figures = (struct label_figures){h.n_rows,         h.accuracy,      h.accuracy_low,
+                                       h.mean_layer,     h.first_share,   h.text_accuracy,
+                                       h.state_accuracy, h.full_accuracy, h.early_differs};
     st = view_labels(&r, key, e);
     if (st == STATUS_OK) *out = r;
     return st;
@@ -195,7 +196,8 @@ enum status label_heads_write(const struct label_heads *s, uint32_t n_layers, vo
                              .first_share = f->first_share,
                              .text_accuracy = f->text_accuracy,
                              .state_accuracy = f->state_accuracy,
-                             .full_accuracy = f->full_accuracy};
+                             .full_accuracy = f->full_accuracy,
+                             .early_differs = f->early_differs};
     const size_t k = s->n_labels, label_bytes = s->label_end[k - 1];
     const struct layout l = lay_out(&h, label_bytes);
     *out = NULL;

@@ -8,10 +8,10 @@
  * Format, little endian, every part 64-byte aligned, zeros between: header of 128 bytes {magic u32
  * "LABL", version u32, template u32, n_labels, n_heads, d_model, n_layers, n_buckets, max_tokens,
  * n_rows u32; then f32: accuracy, accuracy_low, mean_layer, layer_1_share, text_accuracy,
- * state_accuracy, full_depth_accuracy; zeros}; heads, 32 bytes each {layer u32, scale f32,
- * prior_scale f32, threshold f32, zeros}; label ends u32[n_labels], then the labels' bytes, sorted;
- * the look: bias f32[n_labels], scale f32[n_labels], weights int8[n_buckets, n_labels]; heads' bias
- * f32[n_heads, n_labels], weights f32[n_heads, n_labels, d_model].
+ * state_accuracy, full_depth_accuracy, early_differs; zeros}; heads, 32 bytes each {layer u32,
+ * scale f32, prior_scale f32, threshold f32, zeros}; label ends u32[n_labels], then the labels'
+ * bytes, sorted; the look: bias f32[n_labels], scale f32[n_labels], weights int8[n_buckets,
+ * n_labels]; heads' bias f32[n_heads, n_labels], weights f32[n_heads, n_labels, d_model].
  *
  * Hostile input: label_heads_view checks sizes, order, ranges and every number. Ownership: a view
  * points into the section; a written section is malloc'ed, 64-byte aligned. Threads: read-only.
@@ -42,6 +42,9 @@ struct label_figures {
     float text_accuracy;          /* the look at the text alone */
     float state_accuracy;         /* the best head alone */
     float full_accuracy;          /* the head behind the last layer alone */
+    /* Of texts answered before the last head, the share to which that would have given another
+     * label: its one-sided 95 % upper bound. Audits hold the set to it; 0: not measured. */
+    float early_differs;
 };
 
 struct label_heads {

@@ -306,7 +306,7 @@ static bool in_part(uint32_t row, enum part part) {
 struct calibration {
     struct trainer *t;
     float *confidence;
-    uint8_t *right;
+    uint8_t *told; /* the likeliest label */
     float scale[PARTS][LABEL_MAX_HEADS], prior_scale[PARTS][LABEL_MAX_HEADS];
 };
 
@@ -401,7 +401,7 @@ static void calibrate_task(void *arg, uint32_t task, uint32_t worker) {
         const size_t at = place(t, part, tap) + i;
         c->confidence[at] =
             label_head_probabilities(&h, sums + (size_t)i * k, t->text + (size_t)i * k, p);
-        c->right[at] = likeliest(p, k) == t->in->label[i];
+        c->told[at] = (uint8_t)likeliest(p, k);
     }
 }
 
@@ -411,7 +411,7 @@ struct policy {
 };
 
 struct outcome {
-    uint32_t n, right, first;
+    uint32_t n, right, first, early, differ;
     double layers;
 };
 
@@ -423,7 +423,10 @@ static void play(const struct calibration *c, enum part scales, enum part rows, 
         uint32_t r = 0;
         while (r < p.last && c->confidence[place(t, scales, r) + i] < p.threshold) r++;
         o->n++;
-        o->right += c->right[place(t, scales, r) + i];
+        const uint8_t told = c->told[place(t, scales, r) + i];
+        o->right += told == t->in->label[i];
+        o->early += r < p.last;
+        o->differ += told != c->told[place(t, scales, p.last) + i];
         o->first += r == 0;
         o->layers += t->in->layers[r];
     }
@@ -469,6 +472,11 @@ static double lower_bound(double right, double n) {
     return low > 0 ? low : 0;
 }
 
+/* Its upper end. */
+static double upper_bound(double differ, double n) {
+    return n > 0 ? 1 - lower_bound(n - differ, n) : 0;
+}
+
 static float accuracy_of(const struct trainer *t, const float *z) {
     uint32_t right = 0;
     for (uint32_t i = 0; i < t->in->n; i++)
@@ -481,7 +489,8 @@ static void find_scores(const struct calibration *c, struct label_scores *scores
     for (uint32_t tap = 0; tap < t->in->n_taps; tap++) {
         uint32_t right = 0;
         for (uint32_t i = 0; i < t->in->n; i++)
-            right += c->right[place(t, in_part(i, HALF_A) ? HALF_B : HALF_A, tap) + i];
+            right +=
+                c->told[place(t, in_part(i, HALF_A) ? HALF_B : HALF_A, tap) + i] == t->in->label[i];
         scores->combined[tap] = (float)share(right, t->in->n);
     }
 }
@@ -522,6 +531,7 @@ static void calibrate(struct calibration *c, struct label_heads *out, struct lab
         .text_accuracy = scores->text,
         .state_accuracy = best,
         .full_accuracy = scores->state[n_taps - 1],
+        .early_differs = (float)upper_bound(o.differ, o.early),
     };
 }
 
@@ -566,9 +576,9 @@ enum status label_train(const struct label_input *in, const struct label_options
     float *floats = malloc((nk * (taps + 1) + (size_t)o->n_buckets * t.kp + PARTS * taps * in->n) *
                            sizeof *floats);
     uint32_t *fold = malloc(in->n * sizeof *fold), *order = malloc(in->n * sizeof *order);
-    uint8_t *right = malloc(PARTS * taps * in->n);
+    uint8_t *told = malloc(PARTS * taps * in->n);
     enum status st = STATUS_OK;
-    if (keep == NULL || floats == NULL || fold == NULL || order == NULL || right == NULL)
+    if (keep == NULL || floats == NULL || fold == NULL || order == NULL || told == NULL)
         st = error_set(e, STATUS_NO_MEMORY, NULL, "no memory to train label heads");
     if (st == STATUS_OK)
         st = gemm_open(&t.gemm, o->isa, o->workers, in->d > BATCH ? in->d : BATCH, e);
@@ -582,7 +592,7 @@ enum status label_train(const struct label_input *in, const struct label_options
         t.text = floats, t.held = t.text + nk;
         t.text_weight = t.held + taps * nk;
         struct calibration c = {
-            .t = &t, .confidence = t.text_weight + (size_t)o->n_buckets * t.kp, .right = right};
+            .t = &t, .confidence = t.text_weight + (size_t)o->n_buckets * t.kp, .told = told};
         deal(&t, order);
         st = run_learners(&t, e);
         if (st == STATUS_OK) {
@@ -603,6 +613,6 @@ enum status label_train(const struct label_input *in, const struct label_options
     free(floats);
     free(fold);
     free(order);
-    free(right);
+    free(told);
     return st;
 }

@@ -1,6 +1,7 @@
 #include "sched/batch.h"
 
 #include <float.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -352,10 +353,12 @@ static uint32_t rows_with_outputs(const struct batch *b, const struct slot *s, u
 /* ---- labels ---- */
 
 /* The layers with a head decide, and the last of them is the last that runs. */
-static uint32_t look_policy(struct batch *b, const struct label_set *set) {
+static uint32_t look_policy(struct batch *b, const struct label_set *set, bool full_depth) {
     struct step *step = b->step;
     uint32_t i = 0;
-    while (i < step->n_exits && step->exits[i].head != set->first_head) i++;
+    while (i < step->n_exits && (step->exits[i].head != set->first_head ||
+                                 (step->exits[i].threshold[0] == INFINITY) != full_depth))
+        i++;
     if (i < step->n_exits) return i;
     CHECK(i < step->limits.max_exits && step->n_profiles < step->limits.max_profiles);
     struct depth_profile *profile = &step->profiles[step->n_profiles++];
@@ -368,7 +371,7 @@ static uint32_t look_policy(struct batch *b, const struct label_set *set) {
     for (uint32_t h = 0; h < heads->n_heads; h++) {
         const uint32_t l = heads->heads[h].layer - 1;
         profile->decision_points[l / 64] |= UINT64_C(1) << l % 64;
-        step->exits[i].threshold[h] = heads->threshold[h];
+        step->exits[i].threshold[h] = full_depth ? INFINITY : heads->threshold[h];
     }
     return i;
 }
@@ -379,7 +382,7 @@ static void add_look(struct batch *b, struct slots *t, struct slot *s) {
     const uint32_t first_row = step->n_rows, n = s->n_prompt;
     add(b, t, s, 0, SPAN_ENCODE, n, 0);
     struct span *p = &step->spans[step->n_spans - 1];
-    p->exit = look_policy(b, j->set);
+    p->exit = look_policy(b, j->set, slot_look_full_depth(t, s));
     p->profile = 1 + p->exit;
     b->items[b->n_items - 1].look = step->n_looks;
     CHECK(step->n_looks < step->limits.max_looks);
@@ -389,6 +392,7 @@ static void add_look(struct batch *b, struct slots *t, struct slot *s) {
         .n_rows = n - j->first_token,
         .prior = j->prior,
         .probability = j->probability,
+        .audit = slot_look_audited(t, s),
     };
     s->served = b->n_steps;
 }

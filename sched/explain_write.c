@@ -106,7 +106,8 @@ static void write_gate(struct json_writer *j, const struct explain_record *r,
     json_write_object_end(j);
 }
 
-static void write_label(struct json_writer *j, const struct flight_event *v) {
+static void write_label(struct json_writer *j, const struct explain_record *r,
+                        const struct flight_event *v) {
     json_write_object(j);
     write_string(j, "what", "label");
     write_uint(j, "label", v->b);
@@ -114,6 +115,8 @@ static void write_label(struct json_writer *j, const struct flight_event *v) {
     json_write_double(j, (double)v->c / 1e6);
     write_string(j, "labels_by", v->a > 0 ? "head" : "zero-shot");
     if (v->a > 0) write_uint(j, "exit_layer", v->a);
+    if (r->totals[FLIGHT_AUDIT].n > 0)
+        write_string(j, "audit", r->totals[FLIGHT_AUDIT].sum_b > 0 ? "differed" : "agreed");
     json_write_object_end(j);
 }
 
@@ -150,7 +153,7 @@ static void write_decisions(struct json_writer *j, const struct explain_record *
         const struct flight_event *v = &r->kept[i];
         if (v->kind == FLIGHT_TASK && v->c != 0) write_preset(j, &r->decision);
         if (v->kind == FLIGHT_GATE_POLICY) write_gate(j, r, v);
-        if (v->kind == FLIGHT_LABEL) write_label(j, v);
+        if (v->kind == FLIGHT_LABEL) write_label(j, r, v);
         if (v->kind == FLIGHT_ROLLBACK) write_rollback(j, v);
         if (v->kind == FLIGHT_BREAKER) write_breaker(j, v);
         if (v->kind == FLIGHT_REGULATED) write_regulation(j, v);

@@ -163,6 +163,16 @@ enum status feedback_revert(struct feedback *f, struct error *e) {
     return st;
 }
 
+enum status feedback_full_depth(struct feedback *f, uint32_t label_set, struct error *e) {
+    const enum status st = policy_full_depth(f->cfg.policy, label_set, e);
+    if (st != STATUS_OK) return st;
+    const uint32_t epoch = policy_newest(f->cfg.policy)->number;
+    if (f->result_epoch == f->epoch) f->result_epoch = epoch;
+    f->epoch = epoch;
+    metric_set(f->cfg.metrics, METRIC_POLICY_EPOCH, 0, epoch);
+    return STATUS_OK;
+}
+
 void feedback_tick(struct feedback *f) {
     if (f->job == NULL || !candidate_done(f->job)) return;
     end_job(f);

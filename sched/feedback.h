@@ -55,6 +55,11 @@ void feedback_served(struct feedback *f, const struct policy_epoch *epoch,
 LAC_MUST_USE enum status feedback_take(struct feedback *f, const struct request_feedback *in,
                                        struct json_writer *j, struct error *e);
 
+/* The label heads of this set run at full depth from now on: a new epoch, of the same task model,
+ * so that what was counted stays. */
+LAC_MUST_USE enum status feedback_full_depth(struct feedback *f, uint32_t label_set,
+                                             struct error *e);
+
 /* Looks after a candidate in training; cheap. */
 void feedback_tick(struct feedback *f);
 

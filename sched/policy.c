@@ -67,13 +67,21 @@ static uint64_t hash_presets(const struct policy_presets *presets) {
 }
 
 /* Only what can change an answer: under `exact` a task model cannot. */
-static uint64_t fingerprint(const struct policy_config *cfg, uint64_t model_digest) {
+static uint64_t policy_digest(const struct policy_config *cfg, uint64_t model_digest) {
     const struct policy_presets usual = policy_default_presets();
     const uint64_t presets = hash_presets(&cfg->presets);
     const bool adaptive = cfg->kind == POLICY_ADAPTIVE;
     if (!adaptive && presets == hash_presets(&usual)) return cfg->identity;
     const uint64_t parts[] = {cfg->identity, adaptive, adaptive ? model_digest : 0, presets};
     return XXH3_64bits(parts, sizeof parts);
+}
+
+static uint64_t fingerprint(const struct policy_config *cfg, const struct policy_epoch *epoch) {
+    uint64_t parts[1 + POLICY_MAX_LABEL_SETS / 64] = {policy_digest(cfg, epoch->model_digest)},
+                                               any = 0;
+    for (uint32_t i = 0; i < POLICY_MAX_LABEL_SETS / 64; i++)
+        any |= parts[1 + i] = epoch->full_depth[i];
+    return any != 0 ? XXH3_64bits(parts, sizeof parts) : parts[0];
 }
 
 static enum status hold(struct task_model *model, struct held_model **out, struct error *e) {
@@ -113,8 +121,9 @@ static void drop_unused(struct policy *p) {
     }
 }
 
-/* Nothing has changed if there is no memory. */
-static enum status publish(struct policy *p, struct held_model *h, struct error *e) {
+/* full_depth NULL: none. Nothing has changed if there is no memory. */
+static enum status publish(struct policy *p, struct held_model *h, const uint64_t *full_depth,
+                           struct error *e) {
     struct epoch *x = calloc(1, sizeof *x);
     if (x == NULL) return error_set(e, STATUS_NO_MEMORY, NULL, "no memory for an epoch");
     x->held = h;
@@ -126,16 +135,17 @@ static enum status publish(struct policy *p, struct held_model *h, struct error 
         .model = h->model,
         .model_digest = h->digest,
     };
+    if (full_depth != NULL) memcpy(x->shown.full_depth, full_depth, sizeof x->shown.full_depth);
     for (uint32_t c = 0; c < TASK_MAX_CLASSES; c++) {
         const char *label = task_model_label(h->model, c);
         x->shown.task_of[c] = METRIC_TASK_NONE;
         if (label != NULL) (void)metric_task_find(label, strlen(label), &x->shown.task_of[c]);
     }
     snprintf(x->shown.fingerprint, sizeof x->shown.fingerprint, "lac-%016llx",
-             (unsigned long long)fingerprint(&p->cfg, h->digest));
+             (unsigned long long)fingerprint(&p->cfg, &x->shown));
     x->next = p->epochs;
     p->epochs = x;
-    p->before = p->newest;
+    if (p->newest == NULL || p->newest->held != h) p->before = p->newest;
     p->newest = x;
     drop_unused(p);
     return STATUS_OK;
@@ -145,7 +155,7 @@ enum status policy_publish(struct policy *p, struct task_model *model, struct er
     struct held_model *h;
     enum status st = hold(model, &h, e);
     if (st != STATUS_OK) return st;
-    st = publish(p, h, e);
+    st = publish(p, h, p->newest != NULL ? p->newest->shown.full_depth : NULL, e);
     let_go(h);
     return st;
 }
@@ -157,7 +167,15 @@ bool policy_can_revert(const struct policy *p) {
 enum status policy_revert(struct policy *p, struct error *e) {
     if (p->before == NULL)
         return error_set(e, STATUS_NOT_FOUND, NULL, "no task model was replaced");
-    return publish(p, p->before->held, e);
+    return publish(p, p->before->held, p->newest->shown.full_depth, e);
+}
+
+enum status policy_full_depth(struct policy *p, uint32_t label_set, struct error *e) {
+    CHECK(label_set < POLICY_MAX_LABEL_SETS);
+    uint64_t full_depth[POLICY_MAX_LABEL_SETS / 64];
+    memcpy(full_depth, p->newest->shown.full_depth, sizeof full_depth);
+    full_depth[label_set / 64] |= UINT64_C(1) << label_set % 64;
+    return publish(p, p->newest->held, full_depth, e);
 }
 
 const struct policy_epoch *policy_newest(const struct policy *p) {

@@ -1,7 +1,8 @@
 /* policy.h: policy epochs: what may change an answer beyond what its request says, and the task of
  * each prompt.
  *
- * An epoch is one immutable set: the policy, the presets, the task model. Epochs are numbered from
+ * An epoch is one immutable set: the policy, the presets, the task model, and which sets of label
+ * heads run at full depth because their audits said so (sched/audit.h). Epochs are numbered from
  * 1; a request pins the newest when it is submitted and keeps it to its end, whatever is published
  * meanwhile. The fingerprint names all of an epoch that can change an answer, so that equal sets
  * have equal fingerprints, in another process too: under `exact` with the built-in presets it is
@@ -28,7 +29,7 @@
 #include "core/status.h"
 #include "models/task_model.h"
 
-enum { POLICY_MAX_WORKSPACES = 32, POLICY_FINGERPRINT_BYTES = 32 };
+enum { POLICY_MAX_WORKSPACES = 32, POLICY_FINGERPRINT_BYTES = 32, POLICY_MAX_LABEL_SETS = 128 };
 
 enum policy_kind { POLICY_EXACT, POLICY_ADAPTIVE };
 
@@ -49,6 +50,8 @@ struct policy_epoch {
     const struct task_model *model;
     enum metric_task task_of[TASK_MAX_CLASSES]; /* of the model's classes; NONE: another name */
     uint64_t model_digest;
+    uint64_t
+        full_depth[POLICY_MAX_LABEL_SETS / 64]; /* bit i: set i of label heads never ends early */
     char fingerprint[POLICY_FINGERPRINT_BYTES];
 };
 
@@ -93,6 +96,12 @@ LAC_MUST_USE enum status policy_publish(struct policy *p, struct task_model *mod
 /* A new epoch with the model that the newest one replaced. STATUS_NOT_FOUND: it replaced none. */
 LAC_MUST_USE enum status policy_revert(struct policy *p, struct error *e);
 bool policy_can_revert(const struct policy *p);
+/* A new epoch in which that set of label heads runs at full depth; it stays so in all that follow.
+ */
+LAC_MUST_USE enum status policy_full_depth(struct policy *p, uint32_t label_set, struct error *e);
+static inline bool policy_is_full_depth(const struct policy_epoch *epoch, uint32_t label_set) {
+    return epoch->full_depth[label_set / 64] >> label_set % 64 & 1;
+}
 
 /* The task of the request's prompt. r: CHAT or COMPLETION. */
 void policy_decide(struct policy *p, const struct policy_epoch *epoch, const struct request *r,

@@ -13,6 +13,7 @@
 #include "sched/explain.h"
 #include "sched/explain_request.h"
 #include "sched/feedback.h"
+#include "sched/label_audit.h"
 #include "sched/policy.h"
 #include "sched/prepare.h"
 #include "sched/queue.h"
@@ -57,6 +58,7 @@ struct sched {
     struct drafts drafts;
     struct explain *explain;   /* NULL without a policy */
     struct feedback *feedback; /* as well */
+    struct label_audits audits;
     struct monitor_model monitor;
     struct page_sums sums;
     struct prepare_model model;
@@ -169,6 +171,7 @@ static enum status open_parts(struct sched *s, struct error *e) {
     };
     const bool drafting = drafts.sources != 0;
     if (st == STATUS_OK) st = open_policy(s, e);
+    if (st == STATUS_OK) st = label_audits_open(&s->audits, cfg->labels, cfg->policy, e);
     if (st == STATUS_OK && drafting) st = drafts_open(&s->drafts, &drafts, e);
     const struct slots_config slots = {
         .tokenizer = cfg->tokenizer,
@@ -178,6 +181,7 @@ static enum status open_parts(struct sched *s, struct error *e) {
         .drafts = drafting ? &s->drafts : NULL,
         .gate = cfg->gate,
         .explain = s->explain,
+        .audits = &s->audits,
         .monitor = &s->monitor,
         .heap_bytes = cfg->heap_bytes,
         .n_ctx = cfg->n_ctx,
@@ -601,6 +605,7 @@ static void settle(struct sched *s, struct step *done, uint64_t now) {
                        k->look != STEP_NONE ? &done->looks[k->look] : NULL, now);
         batch_guessed(b, &s->slots, i);
     }
+    label_audits_settle(&s->audits, s->cfg.policy, s->feedback, s->cfg.metrics, s->cfg.log);
 }
 
 /* Takes the step in flight, if it is done. */
@@ -778,6 +783,7 @@ void sched_close(struct sched *s) {
     slots_close(&s->slots);
     drafts_close(&s->drafts);
     feedback_close(s->feedback);
+    label_audits_close(&s->audits);
     explain_close(s->explain);
     prefix_cache_close(s->kv.cache);
     page_sums_close(&s->sums);

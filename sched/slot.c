@@ -109,7 +109,7 @@ void slot_record(struct slots *t, const struct slot *s, uint64_t now, enum fligh
     flight_record(t->cfg.flight, s->index, now, kind, (uint16_t)a, b, c);
 }
 
-static enum metric_task task_of(const struct slot *s) {
+enum metric_task slot_task(const struct slot *s) {
     return s->epoch != NULL ? s->decision->task : METRIC_TASK_NONE;
 }
 
@@ -134,7 +134,7 @@ static void end(struct slots *t, struct slot *s, enum metric_outcome outcome, bo
     s->phase = SLOT_ENDED;
     record_regulation(t, s, now);
     t->n_running--;
-    metric_add(t->cfg.metrics, METRIC_REQUEST, metric_outcome_task(outcome, task_of(s)), 1);
+    metric_add(t->cfg.metrics, METRIC_REQUEST, metric_outcome_task(outcome, slot_task(s)), 1);
     if (t->cfg.explain != NULL && s->epoch != NULL) {
         const struct explain_what what = slot_explanation(s);
         explain_keep(t->cfg.explain, t->cfg.flight, s->index, &what, outcome);
@@ -171,7 +171,7 @@ static void tell_done(struct slot *s, uint32_t label, uint64_t now) {
         .queue_ns = s->admitted_ns - s->request->received_ns,
         .prefill_ns = first - s->admitted_ns,
         .decode_ns = now - first,
-        .task = task_of(s),
+        .task = slot_task(s),
         .lint = s->lint,
     };
     if (s->label != NULL) {
@@ -490,7 +490,7 @@ static void withdraw(struct slots *t, struct slot *s, uint32_t c, uint32_t cut,
                                                                .similarity = o->cosine};
     s->n_rollbacks++;
     s->n_withdrawn += n;
-    metric_add(t->cfg.metrics, METRIC_ROLLBACK_COUNT, task_of(s), 1);
+    metric_add(t->cfg.metrics, METRIC_ROLLBACK_COUNT, slot_task(s), 1);
     slot_record(t, s, now, FLIGHT_ROLLBACK, c, n,
                 flight_rollback_pack((struct flight_rollback){cut, o->entropy, o->cosine}));
 }

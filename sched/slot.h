@@ -102,14 +102,17 @@ struct slot {
     struct rollback_event rollbacks[REQUEST_REPORT_ROLLBACKS]; /* the first of them */
 };
 
+struct label_audits; /* sched/label_audit.h */
+
 struct slots_config {
     const struct tokenizer *tokenizer;
     const struct kv_store *kv;
     struct metrics *metrics;
     const struct gate_config *gate;
-    struct flight *flight;   /* [max_batch] slots */
-    struct drafts *drafts;   /* [max_batch] choices, or NULL: off */
-    struct explain *explain; /* NULL: nothing is kept */
+    struct flight *flight;       /* [max_batch] slots */
+    struct drafts *drafts;       /* [max_batch] choices, or NULL: off */
+    struct explain *explain;     /* NULL: nothing is kept */
+    struct label_audits *audits; /* of label heads */
     const struct monitor_model *monitor;
     const uint64_t *heap_bytes; /* general-heap bytes taken so far (alloc/heap.h), or NULL */
     uint32_t n_ctx, n_vocab, max_batch, d_model;
@@ -176,6 +179,10 @@ uint32_t slot_prompt_rows(const struct slots *t, const struct slot *s, uint32_t 
 /* sums[pages that they touch, d_model] as their tap wants them. */
 void slot_prompt_before(const struct slots *t, const struct slot *s, uint32_t first, uint32_t n,
                         float *sums);
+
+/* SLOT_LOOK, when its span is made. Full depth: no head but the last may answer. */
+bool slot_look_full_depth(const struct slots *t, const struct slot *s);
+bool slot_look_audited(struct slots *t, const struct slot *s);
 
 /* SLOT_SCORE: rows that the next label of choice `c` takes; 0: none is left. slot_score_begin puts
  * them behind the question; targets[i] is what row i is scored for. */

@@ -11,6 +11,7 @@ void slot_unreserve(const struct kv_store *kv, uint32_t n);
 void slot_take_choices(struct slots *t, struct slot *s, uint32_t n);
 void slot_record(struct slots *t, const struct slot *s, uint64_t now, enum flight_kind kind,
                  uint32_t a, uint32_t b, uint64_t c);
+enum metric_task slot_task(const struct slot *s);
 /* Tells the report, with this label, and ends. */
 void slot_finish_labelled(struct slots *t, struct slot *s, uint32_t label, uint64_t now);
 

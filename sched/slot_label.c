@@ -1,7 +1,11 @@
 /* slot_label.c: the part of a slot's life that a request with labels has to itself. */
 #include <string.h>
 
+#include <xxhash.h>
+
 #include "core/check.h"
+#include "sched/label_audit.h"
+#include "sched/policy.h"
 #include "sched/slot_impl.h"
 
 bool slot_take_label_memory(struct slots *t, struct slot *s, const struct slot_start *w) {
@@ -70,6 +74,38 @@ static void not_a_number(struct slots *t, struct slot *s, uint64_t now) {
     slot_fail(t, s, &e, now);
 }
 
+static uint32_t set_of(const struct slots *t, const struct slot *s) {
+    return label_audits_index(t->cfg.audits, s->label->set);
+}
+
+bool slot_look_full_depth(const struct slots *t, const struct slot *s) {
+    return s->epoch != NULL && policy_is_full_depth(s->epoch, set_of(t, s));
+}
+
+/* All texts of a client with one seed would be audited, or none: the text is part of the draw. */
+bool slot_look_audited(struct slots *t, const struct slot *s) {
+    if (t->cfg.audits->sets == NULL || slot_look_full_depth(t, s)) return false;
+    const uint32_t *tokens = slot_choice(t, s, 0)->sequence.tokens;
+    const uint64_t text = XXH3_64bits(tokens, s->n_prompt * sizeof *tokens);
+    return audit_wanted(&t->cfg.audits->sets[set_of(t, s)], s->seed ^ text, 0);
+}
+
+static void audit_look(struct slots *t, struct slot *s, const struct label_look *look,
+                       uint64_t now) {
+    if (!look->early || !look->audit || look->last_label == STEP_NONE) return;
+    const float *p = s->label->probability;
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < s->label->n; i++)
+        if (p[i] > p[best]) best = i;
+    const bool differed = look->last_label != best;
+    slot_record(t, s, now, FLIGHT_AUDIT, 0, differed, 0);
+    metric_add(t->cfg.metrics, METRIC_AUDIT,
+               metric_audit(METRIC_AUDIT_LABEL, slot_task(s),
+                            differed ? METRIC_AUDIT_DIFFERED : METRIC_AUDIT_AGREED),
+               1);
+    t->cfg.audits->refuted |= audit_add(&t->cfg.audits->sets[set_of(t, s)], differed);
+}
+
 void slot_look_done(struct slots *t, struct slot *s, const struct label_look *look, uint64_t now) {
     CHECK(look != NULL);
     if (look->bad) {
@@ -77,6 +113,8 @@ void slot_look_done(struct slots *t, struct slot *s, const struct label_look *lo
         return;
     }
     s->exit_layer = look->layer;
+    metric_layer(t->cfg.metrics, METRIC_EXIT_LAYER, 0, look->layer);
+    audit_look(t, s, look, now);
     finish(t, s, now);
 }
 

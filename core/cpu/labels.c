@@ -75,13 +75,25 @@ void labels_prepare(struct cpu_backend *b) {
     CHECK(s->n_looks <= b->cfg.limits.max_looks);
     memset(b->span_left, 0, s->n_spans * sizeof *b->span_left);
     for (uint32_t i = 0; i < s->n_looks; i++) {
-        const struct label_look *look = &s->looks[i];
+        struct label_look *look = &s->looks[i];
         check_look(b, look);
         memset(b->needed + look->first_row, 1, look->n_rows);
         memset(b->look_sum + (size_t)i * HEADS_MAX_LABELS, 0,
                HEADS_MAX_LABELS * sizeof *b->look_sum);
         b->look_rank[i] = 0;
+        look->early = false;
+        look->last_label = STEP_NONE;
     }
+}
+
+/* What the last head says of a span that has its answer already. */
+static uint32_t last_label(const struct label_head *head, const float *sum, const float *prior) {
+    float p[HEADS_MAX_LABELS];
+    if (isnan(label_head_probabilities(head, sum, prior, p))) return STEP_NONE;
+    uint32_t best = 0;
+    for (uint32_t c = 1; c < head->n_labels; c++)
+        if (p[c] > p[best]) best = c;
+    return best;
 }
 
 static void look_task(void *arg, uint32_t task, uint32_t worker) {
@@ -103,11 +115,17 @@ static void look_task(void *arg, uint32_t task, uint32_t worker) {
     }
     heads_mean_finish(mean, look->n_rows, d);
     label_head_add(head, mean, d, b->vec->dot, sum);
+    const bool last = layer == b->last_layer[span->profile];
+    if (look->early) { /* audited */
+        if (last) look->last_label = last_label(head, sum, look->prior);
+        b->span_left[look->span] = last;
+        return;
+    }
     const float confidence = label_head_probabilities(head, sum, look->prior, look->probability);
     look->layer = (uint16_t)(layer + 1);
     look->bad = isnan(confidence) != 0;
-    if (look->bad || confidence >= policy->threshold[rank] || layer == b->last_layer[span->profile])
-        b->span_left[look->span] = 1;
+    look->early = !last && !look->bad && confidence >= policy->threshold[rank];
+    if (look->bad || last || (look->early && !look->audit)) b->span_left[look->span] = 1;
 }
 
 void labels_run(struct cpu_backend *b, uint32_t layer) {

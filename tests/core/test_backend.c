@@ -5,6 +5,7 @@
 
 #include <math.h>
 
+#include "core/cpu/cpu_state.h"
 #include "core/rng.h"
 #include "tests/core/toy_model.h"
 
@@ -287,6 +288,41 @@ static void taps_hand_back_states(void **state) {
     toy_free(t);
 }
 
+/* In the last layer a prompt's rows give their keys and values only: their states stay what they
+ * were before it, but for rows that an output or a tap reads. */
+static void what_nobody_reads_is_not_computed(void **state) {
+    (void)state;
+    enum { N = 37 };
+    struct toy *t = toy_new(TOY_LLAMA);
+    const uint32_t d = t->plan.d_model, last = t->plan.n_layers - 1;
+    uint32_t ids[N];
+    float before[N * 64], tapped[64];
+    struct bits_rig r;
+    ids_new(t, ids, N);
+    bits_open(&r, &t->plan, 64, CPU_ISA_SCALAR, 2, ACTIVATION_INT16, KV_F16);
+    const struct cpu_backend *b = (const struct cpu_backend *)r.backend;
+    bits_begin(&r);
+    bits_span(&r, 0, 0, ids, N);
+    r.step->n_taps = 2;
+    r.step->taps[0] = (struct tap){last - 1, 0, N, TAP_KEEP, false, before};
+    r.step->taps[1] = (struct tap){last + 1, 7, 1, TAP_KEEP, false, tapped};
+    step_add_output(r.step, N - 1);
+    bits_run(&r);
+    assert_int_equal(b->n_full, 2);
+    for (uint32_t i = 0; i < N; i++) {
+        const bool read = i == 7 || i == N - 1;
+        const bool same = memcmp(b->x + i * d, before + i * d, d * sizeof *before) == 0;
+        if (same == read) fail_msg("row %u %s", i, same ? "was not computed" : "was computed");
+    }
+    /* A chunk in the middle of a prompt: nobody reads any. */
+    bits_begin(&r);
+    bits_span(&r, 1, 0, ids, N);
+    bits_run(&r);
+    assert_int_equal(b->n_full, 0);
+    bits_close(&r);
+    toy_free(t);
+}
+
 static void a_skipped_layer_is_the_identity(void **state) {
     (void)state;
     struct toy *t = toy_new(TOY_LLAMA);
@@ -354,6 +390,7 @@ int main(void) {
         cmocka_unit_test(gemma_has_the_same_bits),
         cmocka_unit_test(mixture_has_the_same_bits),
         cmocka_unit_test(taps_hand_back_states),
+        cmocka_unit_test(what_nobody_reads_is_not_computed),
         cmocka_unit_test(a_skipped_layer_is_the_identity),
         cmocka_unit_test(later_features_are_refused),
         cmocka_unit_test(numbers_that_are_none_are_marked),

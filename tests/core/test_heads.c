@@ -5,6 +5,7 @@
 
 #include "core/cpu/vector.h"
 #include "core/heads.h"
+#include "core/tensor.h"
 #include "tests/core/toy_model.h"
 
 enum { D = 64, LABELS = 7, N = 40, SPANS = 5, HEADS = 3 };
@@ -106,17 +107,88 @@ static void every_set_has_the_dot_of_the_reference(void **state) {
     }
 }
 
+/* ---- what FP16 decisions would cost ---- */
+
+enum { WIDE = 576, TEXTS = 4000 }; /* states of the default model's width */
+
+static float half(float x) {
+    return f16_to_f32(f32_to_f16(x));
+}
+
+/* A head's scores with every sum and product rounded to FP16. */
+static void add_in_half(const struct label_head *h, const float *mean, float *S) {
+    for (uint32_t c = 0; c < h->n_labels; c++) {
+        float lane[16] = {0}; /* as the reference sums, so that only the rounding differs */
+        for (uint32_t i = 0; i < WIDE; i++)
+            lane[i % 16] = half(lane[i % 16] + half(half(h->weight[c * WIDE + i]) * half(mean[i])));
+        for (uint32_t n = 8; n >= 1; n /= 2)
+            for (uint32_t i = 0; i < n; i++) lane[i] = half(lane[i] + lane[i + n]);
+        S[c] = half(S[c] + half(half(h->bias[c]) + lane[0]));
+    }
+}
+
+static double confidence_exact(const struct label_head *h, const double *S) {
+    double most = -1e300, mass = 0;
+    for (uint32_t c = 0; c < h->n_labels; c++) most = S[c] > most ? S[c] : most;
+    for (uint32_t c = 0; c < h->n_labels; c++) mass += exp((double)h->scale * (S[c] - most));
+    return 1 / mass;
+}
+
+/* The same texts through three heads, where each decision is made in float64, in FP32 (what is
+ * built) and in FP16: how many leave at another layer than in float64. */
+static void half_precision_decides_otherwise(void **state) {
+    (void)state;
+    static float weight[HEADS][LABELS * WIDE], bias[HEADS][LABELS], mean[HEADS][WIDE];
+    struct label_head heads[HEADS];
+    for (uint32_t h = 0; h < HEADS; h++) {
+        for (uint32_t i = 0; i < LABELS * WIDE; i++) weight[h][i] = draw(0.15);
+        for (uint32_t c = 0; c < LABELS; c++) bias[h][c] = draw(1);
+        heads[h] = (struct label_head){
+            .n_labels = LABELS, .scale = 2, .weight = weight[h], .bias = bias[h]};
+    }
+    uint32_t wrong_single = 0, wrong_half = 0, early = 0;
+    for (uint32_t t = 0; t < TEXTS; t++) {
+        double exact[LABELS] = {0};
+        float single[LABELS] = {0}, rounded[LABELS] = {0}, p[LABELS];
+        uint32_t left[3] = {HEADS, HEADS, HEADS};
+        for (uint32_t h = 0; h < HEADS; h++) {
+            for (uint32_t i = 0; i < WIDE; i++) mean[h][i] = draw(1);
+            for (uint32_t c = 0; c < LABELS; c++) {
+                double sum = (double)bias[h][c];
+                for (uint32_t i = 0; i < WIDE; i++)
+                    sum += (double)weight[h][c * WIDE + i] * (double)mean[h][i];
+                exact[c] += sum;
+            }
+            label_head_add(&heads[h], mean[h], WIDE, NULL, single);
+            add_in_half(&heads[h], mean[h], rounded);
+            const bool sure[3] = {confidence_exact(&heads[h], exact) >= 0.7,
+                                  label_head_probabilities(&heads[h], single, NULL, p) >= 0.7f,
+                                  half(label_head_probabilities(&heads[h], rounded, NULL, p)) >=
+                                      half(0.7f)};
+            for (uint32_t k = 0; k < 3; k++)
+                if (sure[k] && left[k] == HEADS) left[k] = h;
+        }
+        early += left[0] < HEADS;
+        wrong_single += left[1] != left[0];
+        wrong_half += left[2] != left[0];
+    }
+    print_message("# of %u texts, %u early: FP32 leaves elsewhere %u times, FP16 %u times\n",
+                  (unsigned)TEXTS, early, wrong_single, wrong_half);
+    assert_true(early > TEXTS / 4 && early < TEXTS);
+    assert_true(wrong_single <= 1 && wrong_half >= 4);
+}
+
 /* ---- spans ---- */
 
 struct answer {
     float p[LABELS];
-    uint32_t layer;
+    uint32_t layer, last_label; /* STEP_NONE: it was not audited, or not early */
 };
 
 /* A step of `n_looks` texts among `n_decodes` decodes; answers and outputs. */
 static void run(struct bits_rig *r, const struct set *s, const uint32_t *ids, const uint32_t *first,
                 const uint32_t *len, uint32_t n_looks, uint32_t n_decodes, float threshold,
-                struct answer *answers, struct output *outputs) {
+                bool audit, struct answer *answers, struct output *outputs) {
     struct step *step = r->step;
     step_clear(step, r->plan->n_layers);
     step->epoch = 9;
@@ -138,6 +210,7 @@ static void run(struct bits_rig *r, const struct set *s, const uint32_t *ids, co
                                     .first_row = p->first_row + (len[i] > 1 ? 1 : 0),
                                     .n_rows = len[i] > 1 ? len[i] - 1 : i % 2,
                                     .prior = i % 2 ? s->prior : NULL,
+                                    .audit = audit,
                                     .probability = answers[i].p};
         }
         if (i < n_decodes) {
@@ -149,6 +222,8 @@ static void run(struct bits_rig *r, const struct set *s, const uint32_t *ids, co
     for (uint32_t i = 0; i < n_looks; i++) {
         assert_false(step->looks[i].bad);
         answers[i].layer = step->looks[i].layer;
+        answers[i].last_label = step->looks[i].last_label;
+        assert_int_equal(step->looks[i].early, answers[i].layer < HEADS);
     }
     memcpy(outputs, step->outputs, step->n_outputs * sizeof *outputs);
 }
@@ -176,6 +251,13 @@ static void expect(struct bits_rig *r, const struct set *s, const uint32_t *ids,
             threshold)
             return;
     }
+}
+
+static uint32_t likeliest(const float *p) {
+    uint32_t best = 0;
+    for (uint32_t c = 1; c < LABELS; c++)
+        if (p[c] > p[best]) best = c;
+    return best;
 }
 
 static void open_rig(struct bits_rig *r, struct toy *t, enum cpu_isa isa, uint32_t threads) {
@@ -209,15 +291,24 @@ static void spans_leave_as_the_reference_says(void **state) {
                 struct output alone[SPANS], beside[SPANS];
                 open_rig(&r, t, (enum cpu_isa)isa, threads);
                 assert_int_equal(r.backend->ops->publish(r.backend, 9, &s->heads, &e), STATUS_OK);
-                run(&r, s, ids, first, len, 0, SPANS, 0, got, alone);
+                run(&r, s, ids, first, len, 0, SPANS, 0, false, got, alone);
                 for (size_t h = 0; h < sizeof thresholds / sizeof *thresholds; h++) {
                     for (uint32_t i = 0; i < SPANS; i++)
                         expect(&r, s, ids, first[i], len[i], i, thresholds[h], &want[i]);
+                    for (uint32_t i = 0; i < SPANS; i++) {
+                        struct answer last;
+                        expect(&r, s, ids, first[i], len[i], i, 2, &last);
+                        want[i].last_label = want[i].layer < HEADS ? likeliest(last.p) : STEP_NONE;
+                    }
                     for (uint32_t n = 1; n <= SPANS; n++) {
-                        run(&r, s, ids, first, len, n, SPANS - n % 3, thresholds[h], got, beside);
+                        const bool audit = n % 2;
+                        run(&r, s, ids, first, len, n, SPANS - n % 3, thresholds[h], audit, got,
+                            beside);
                         for (uint32_t i = 0; i < n; i++) {
                             assert_int_equal(got[i].layer, want[i].layer);
                             assert_memory_equal(got[i].p, want[i].p, sizeof want[i].p);
+                            assert_int_equal(got[i].last_label,
+                                             audit ? want[i].last_label : STEP_NONE);
                             seen[want[i].layer]++;
                         }
                         for (uint32_t i = 0; i < SPANS - n % 3; i++)
@@ -279,6 +370,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reference_is_right),
         cmocka_unit_test(every_set_has_the_dot_of_the_reference),
+        cmocka_unit_test(half_precision_decides_otherwise),
         cmocka_unit_test(spans_leave_as_the_reference_says),
         cmocka_unit_test(refusals),
     };

@@ -2,7 +2,7 @@
 """Labels through the real server: heads trained by `laconic tune --labels` on a few texts of our own, the side-car served, zero-shot
 where no head matches, hostile lists, damaged sections, and decodes beside label requests. Prints "N passed, N failed".
 """
-import json, math, os, random, signal, subprocess, sys, tempfile, time, traceback
+import ctypes, json, math, os, random, signal, struct, subprocess, sys, tempfile, time, traceback
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, 'tests/e2e'))
 from harness import LACONIC, MODEL, SLOW, Server, delta, parallel, quiet, text
@@ -152,6 +152,75 @@ def case_decodes_beside(f):
 def case_deadline(f):
     st, r = ask(f.server, 'x ' * 300, [f'some label {i}' for i in range(256)], laconic={'deadline_ms': 1, 'on_deadline': 'truncate'})
     assert st in (503, 504), r
+
+
+class Hash128(ctypes.Structure):
+    _fields_ = [('low', ctypes.c_uint64), ('high', ctypes.c_uint64)]
+
+
+def hash128(b):
+    xx = ctypes.CDLL('libxxhash.so.0')
+    xx.XXH3_128bits.restype, xx.XXH3_128bits.argtypes = Hash128, [ctypes.c_char_p, ctypes.c_size_t]
+    h = xx.XXH3_128bits(bytes(b), len(b))
+    return struct.pack('<QQ', h.low, h.high)
+
+
+def plant(path, out, promise, contradict):
+    """A side-car of one set with one head gets a second, behind layer 6, and a promise. The first head answers everything it is halfway sure
+    of (`contradict`: everything); the second says the same, or the opposite."""
+    b = open(path, 'rb').read()
+    assert struct.unpack_from('<I', b, 12)[0] == 1
+    offset, length = struct.unpack_from('<QQ', b, 64 + 48)
+    s = b[offset:offset + length]
+    k, n_heads, d, _, buckets = struct.unpack_from('<5I', s, 12)
+    assert n_heads == 1
+    whole = lambda n: (n + 63) // 64 * 64
+    ends = 128 + 64  # an entry is 32 bytes
+    words = ends + whole(4 * k)
+    look = words + whole(struct.unpack_from('<I', s, ends + 4 * k - 4)[0])
+    bias = look + 2 * whole(4 * k) + whole(buckets * k)
+    weight = bias + whole(4 * k)
+    scale, prior = struct.unpack_from('<ff', s, 128 + 4)
+    sign = -1 if contradict else 1
+    head = bytearray(s[:128])
+    struct.pack_into('<I', head, 16, 2)
+    struct.pack_into('<f', head, 68, promise)
+    t = bytes(head) + struct.pack('<Ifff16x', 1, scale, prior, 0 if contradict else 0.9) + struct.pack('<Ifff16x', 6, sign * scale, sign * prior, 0)
+    t += s[ends:bias] + s[bias:bias + 4 * k] + bytes(4 * k)
+    t += bytes(-len(t) % 64) + s[weight:weight + 4 * k * d] + bytes(4 * k * d)
+    t += bytes(-len(t) % 64)
+    table = struct.pack('<II40sQQ', *struct.unpack_from('<II40s', b, 64), offset, len(t)) + hash128(t)
+    front = b[:32] + struct.pack('<Q', offset + len(t)) + bytes(24)
+    front = front[:40] + hash128(front + table) + front[56:]
+    open(out, 'wb').write(front + table + b[144:offset] + t)
+
+
+def case_audits(f):
+    """Heads whose early answers full depth contradicts are off within a few texts, in a new epoch; honest ones stay, and clients are told the
+    early answer either way."""
+    assert f.report['last_layer'] == 1 and f.report['early_differs'] == 0, f.report  # one head is always the last
+    for promise, contradict in ((0.05, True), (0.9, False)):
+        plant(f.car, f'{f.d}/planted.lacs', promise, contradict)
+        s = Server(args=('--side-car', f'{f.d}/planted.lacs', '--ctx', '2048', '--max-batch', '8'))
+        try:
+            layers, prints, told = [], [], 0
+            for what, _ in NEW[:24]:
+                st, r = ask(s, what, LABELS)
+                assert st == 200 and r['laconic']['labels_by'] == 'head', r
+                layers.append(r['laconic']['exit_layer']); prints.append(r['system_fingerprint'])
+                if contradict and prints[-1] != prints[0]: break
+                why = s.call(f'/v1/requests/{r["id"]}')[1]['prompts'][0]['decisions']
+                told += any(d.get('audit') == ('differed' if contradict else 'agreed') for d in why)
+            m = s.metrics()
+            n = {o: sum(v for k, v in m.items() if k.startswith('laconic_audit_total') and f'outcome="{o}"' in k) for o in ('agreed', 'differed')}
+            assert m['laconic_exit_layer_count'] == len(layers) and m['laconic_exit_layer_sum'] == sum(layers), (m, layers)
+            if contradict:
+                assert layers[0] == 1 and layers[-1] == 6 and len(layers) <= 20, layers
+                assert m['laconic_exit_off'] == 1 and m['laconic_policy_epoch'] == 2 and n['differed'] >= 3 and told >= 3, (n, told)
+            else:
+                early = sum(layer < 6 for layer in layers)
+                assert n['agreed'] + n['differed'] == early > 0 and told == n['agreed'] and m['laconic_exit_off'] == 0 and len(set(prints)) == 1, (n, layers)
+        finally: assert s.stop() == 0
 
 
 def case_fingerprint(f):

@@ -164,7 +164,8 @@ struct fake_backend {
     bool fail_submit, fail_step;
     struct step *pending;
     const struct heads *heads; /* of FAKE_EPOCH */
-    uint64_t n_looks;
+    uint64_t n_looks, n_audited;
+    uint32_t differ_per_mille; /* of early answers, with the last head's */
     void *scratch;
     uint64_t n_steps, n_rows, n_copies, n_mixed, n_guesses;
     uint32_t most_rows;        /* of a step with decodes */
@@ -344,6 +345,15 @@ static inline uint32_t fake_label(uint64_t h, uint32_t n_labels, uint32_t n_head
     return (uint32_t)(h % n_heads);
 }
 
+/* What the last head would have said: the early answer, but for a share of texts. */
+static inline uint32_t fake_last_label(const struct fake_backend *b, uint64_t h, const float *p,
+                                       uint32_t n_labels) {
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < n_labels; i++)
+        if (p[i] > p[best]) best = i;
+    return mix64(h + 7) % 1000 < b->differ_per_mille ? (best + 1) % n_labels : best;
+}
+
 /* The layers behind the last that ran have no KV of such a span: nobody may read its pages. */
 static inline void fake_look(struct fake_backend *b, struct step *s, struct label_look *look) {
     const struct span *p = &s->spans[look->span];
@@ -359,7 +369,13 @@ static inline void fake_look(struct fake_backend *b, struct step *s, struct labe
         n_heads++;
     }
     const uint64_t h = fake_row_hash(b, s, p, p->first_row + p->n_tokens - 1);
-    const uint32_t at = fake_label(h, head->n_labels, n_heads, look->prior, look->probability);
+    uint32_t at = fake_label(h, head->n_labels, n_heads, look->prior, look->probability);
+    if (policy->threshold[0] == INFINITY) at = n_heads - 1;
+    look->early = at + 1 < n_heads;
+    look->last_label = STEP_NONE;
+    if (look->early && look->audit)
+        look->last_label = fake_last_label(b, h, look->probability, head->n_labels);
+    b->n_audited += look->audit;
     look->layer = (uint16_t)head[at].layer;
     look->bad = b->bad_every > 0 && mix64(h) % b->bad_every == 0;
     for (uint32_t g = 0; g < FAKE_GROUPS; g++)

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "tests/sched/fake.h"
+#include "tests/sched/policy_rig.h"
 
 #include "models/label_text.h"
 #include "models/task_words.h"
@@ -413,6 +414,87 @@ static void random_schedules(void **state) {
     tokenizer_free(t);
 }
 
+/* ---- audits ---- */
+
+/* Serves n texts with known labels, one after the other; returns how many were answered early. */
+static uint32_t serve_texts(struct fake *f, uint64_t *x, uint32_t n) {
+    uint32_t early = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct client k = {.r = {.kind = REQUEST_COMPLETION, .n = 1, .n_labels = 3},
+                           .leaves_ns = UINT64_MAX};
+        k.r.labels = k.labels;
+        for (uint32_t c = 0; c < 3; c++) k.labels[c] = (struct text){KNOWN[c], 3};
+        for (uint32_t c = 0; c < 40; c++) k.text[c] = "ab c\nde"[below(x, 7)];
+        k.r.prompt = (struct text){k.text, 40};
+        run_clients(f, &k, 1, x);
+        assert_true(k.done);
+        early += k.layer < 6;
+    }
+    return early;
+}
+
+static uint64_t n_audits(const struct fake *f, enum metric_audit_outcome outcome) {
+    uint64_t n = 0;
+    for (int task = 0; task < METRIC_TASK_COUNT; task++)
+        n += metric_count(f->metrics, METRIC_AUDIT,
+                          metric_audit(METRIC_AUDIT_LABEL, (enum metric_task)task, outcome));
+    return n;
+}
+
+/* A set that promises at most 5 %, and differs in `per_mille` of its early answers. */
+static void run_audits(struct known *known, uint32_t per_mille, bool want_off) {
+    struct tokenizer *t = fake_tokenizer();
+    struct worker_pool *workers = fake_workers();
+    struct policy *policy = rig_policy(POLICY_EXACT);
+    static struct fake f;
+    known->set.heads.figures.early_differs = 0.05f;
+    const struct fake_config cfg = {.n_ctx = N_CTX,
+                                    .max_batch = 2,
+                                    .max_queue = 4,
+                                    .n_pages = 40,
+                                    .max_rows = 64,
+                                    .labels = &known->sets,
+                                    .policy = policy};
+    fake_open(&f, &cfg, t, workers);
+    f.backend.differ_per_mille = per_mille;
+    uint64_t x = 7;
+    char before[POLICY_FINGERPRINT_BYTES];
+    snprintf(before, sizeof before, "%s", sched_fingerprint(f.sched));
+    uint32_t early = 0;
+    while (early < 500 && metric_value(f.metrics, METRIC_EXIT_OFF, 0) == 0)
+        early += serve_texts(&f, &x, 1);
+    const uint64_t agreed = n_audits(&f, METRIC_AUDIT_AGREED);
+    const uint64_t differed = n_audits(&f, METRIC_AUDIT_DIFFERED);
+    printf("# %u of 1,000 differ: %llu agreed, %llu differed of %u early answers\n", per_mille,
+           (unsigned long long)agreed, (unsigned long long)differed, early);
+    if (want_off) {
+        assert_true(agreed + differed == early); /* all, until 250 agree */
+        assert_int_equal(serve_texts(&f, &x, 50), 0);
+        assert_string_not_equal(sched_fingerprint(f.sched), before);
+        assert_int_equal(policy_newest(policy)->number, 2);
+    } else {
+        /* 2 % of those after the first 250. */
+        assert_true(agreed >= 250 && agreed + differed < early && agreed < 280);
+        assert_string_equal(sched_fingerprint(f.sched), before);
+    }
+    assert_int_equal(metric_times(f.metrics, METRIC_EXIT_LAYER, 0)->count > early, 1);
+    fake_close(&f);
+    policy_close(policy);
+    worker_pool_stop(workers);
+    tokenizer_free(t);
+}
+
+static void audits(void **state) {
+    (void)state;
+    struct known known;
+    known_make(&known);
+    run_audits(&known, 500, true);
+    run_audits(&known, 150, true);
+    run_audits(&known, 25, false);
+    task_words_free(known.sets.words);
+    rig_close();
+}
+
 /* ---- refusals ---- */
 
 static void expect_refusal(struct fake *f, struct client *k, enum status status) {
@@ -472,6 +554,7 @@ int main(void) {
     signal(SIGABRT, on_abort);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(random_schedules, say_seed),
+        cmocka_unit_test(audits),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

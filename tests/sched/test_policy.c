@@ -76,7 +76,23 @@ static void test_epochs(void **state) {
     assert_string_equal(policy_newest(p)->fingerprint, first->fingerprint);
     must(policy_revert(p, &e), &e); /* and forward again */
     assert_string_equal(policy_newest(p)->fingerprint, second->fingerprint);
+    /* What audits switched off stays off, whatever task model follows; a way back is still there.
+     */
+    const struct policy_epoch *whole = policy_pin(p);
+    must(policy_full_depth(p, 3, &e), &e);
+    must(policy_full_depth(p, 70, &e), &e);
+    const struct policy_epoch *off = policy_newest(p);
+    assert_true(policy_is_full_depth(off, 3) && policy_is_full_depth(off, 70));
+    assert_false(policy_is_full_depth(off, 4) || policy_is_full_depth(whole, 3));
+    assert_string_not_equal(off->fingerprint, whole->fingerprint);
+    assert_true(off->model == whole->model);
+    policy_unpin(p, whole);
+    must(policy_revert(p, &e), &e);
+    assert_true(policy_is_full_depth(policy_newest(p), 3));
+    assert_string_not_equal(policy_newest(p)->fingerprint, first->fingerprint);
+    assert_true(policy_newest(p)->model == first->model);
     for (uint32_t i = 0; i < 20; i++) rig_publish(p, i % 2);
+    assert_true(policy_is_full_depth(policy_newest(p), 70));
     assert_int_equal(first->number, 1);
     policy_unpin(p, first);
     policy_unpin(p, second);
