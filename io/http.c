@@ -100,18 +100,19 @@ static int split_target(struct http *h) {
     const char *t = h->target;
     size_t n = h->target_n;
     if (n > 7 && strncasecmp(t, "http://", 7) == 0) {
-        const char *slash = memchr(t + 7, '/', n - 7);
-        n = slash != NULL ? n - (size_t)(slash - t) : 0;
-        t = slash;
-    }
-    if (n == 0) {
-        strcpy(h->head.path, "/");
-        return 0;
+        size_t host_end = 7; /* a path may be missing, with or without a query behind it */
+        while (host_end < n && strchr("/?#", t[host_end]) == NULL) host_end++;
+        t += host_end;
+        n -= host_end;
     }
     const char *query = memchr(t, '?', n);
     if (query != NULL) n = (size_t)(query - t);
     const char *fragment = memchr(t, '#', n);
     if (fragment != NULL) n = (size_t)(fragment - t);
+    if (n == 0) {
+        strcpy(h->head.path, "/");
+        return 0;
+    }
     if (n >= sizeof h->head.path) return refuse(h, 414, "the request target is too long");
     memcpy(h->head.path, t, n);
     h->head.path[n] = '\0';
@@ -126,6 +127,7 @@ static int on_headers_complete(llhttp_t *p) {
     struct http_head *d = &h->head;
     if (p->http_major != 1) return refuse(h, 505, "HTTP/1.1 and HTTP/1.0 are spoken here");
     d->http_1_0 = p->http_minor == 0;
+    if (d->http_1_0) d->expect_continue = false; /* RFC 9110, 10.1.1 */
     if (h->n_hosts > 1 || (h->n_hosts == 0 && !d->http_1_0))
         return refuse(h, 400, "exactly one Host header is needed");
     switch (p->method) {

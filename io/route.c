@@ -88,12 +88,28 @@ static bool verb_fits(enum route r, enum http_verb verb) {
                           : verb == HTTP_VERB_GET || verb == HTTP_VERB_HEAD;
 }
 
+static void reply_options(struct server *s, struct connection *c, const char *verbs) {
+    char extra[512];
+    int n = snprintf(extra, sizeof extra, "Allow: %s\r\n%s", verbs, s->cors_headers);
+    if (s->cors_headers[0] != '\0')
+        snprintf(extra + n, sizeof extra - (size_t)n,
+                 "Access-Control-Allow-Methods: %s\r\n"
+                 "Access-Control-Allow-Headers: authorization, content-type\r\n",
+                 verbs);
+    server_count_reply(s, 204);
+    connection_reply_bytes(c, 204, NULL, NULL, 0, extra);
+}
+
 bool route_head(void *server, struct connection *c) {
     struct server *s = server;
     const struct http_head *head = &c->http.head;
     const enum route r = find_route(s, head->path);
     struct error why = {0};
     char extra[512];
+    if (head->verb == HTTP_VERB_OPTIONS && strcmp(head->path, "*") == 0) {
+        reply_options(s, c, "GET, HEAD, POST, OPTIONS"); /* of the server as a whole */
+        return false;
+    }
     if (r == ROUTE_NONE) {
         error_set(&why, STATUS_NOT_FOUND, NULL, "there is nothing at this address");
         server_reply_error(s, c, 404, &why, 0);
@@ -101,14 +117,7 @@ bool route_head(void *server, struct connection *c) {
     }
     if (verb_fits(r, head->verb)) return true;
     if (head->verb == HTTP_VERB_OPTIONS) {
-        int n = snprintf(extra, sizeof extra, "Allow: %s\r\n%s", allow(r), s->cors_headers);
-        if (s->cors_headers[0] != '\0')
-            snprintf(extra + n, sizeof extra - (size_t)n,
-                     "Access-Control-Allow-Methods: %s\r\n"
-                     "Access-Control-Allow-Headers: authorization, content-type\r\n",
-                     allow(r));
-        server_count_reply(s, 204);
-        connection_reply_bytes(c, 204, NULL, NULL, 0, extra);
+        reply_options(s, c, allow(r));
         return false;
     }
     error_set(&why, STATUS_INVALID, NULL, "this address takes %s", allow(r));

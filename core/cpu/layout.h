@@ -35,36 +35,37 @@ struct packed_layout {
     uint8_t offset_shift; /* the offset of u is 128 >> this; 8: no offset */
     bool halves;          /* a scale for every 16 weights */
     bool has_min;
+    bool split_scale; /* MXFP4_SPLIT */
 };
 
 static inline struct packed_layout packed_layout(enum tensor_type type) {
     switch (type) {
     case TENSOR_Q4_0:
-        return (struct packed_layout){256, 32, 1, 4, false, false};
+        return (struct packed_layout){256, 32, 1, 4, false, false, false};
     case TENSOR_Q4_1:
-        return (struct packed_layout){256, 64, 1, 8, false, true};
+        return (struct packed_layout){256, 64, 1, 8, false, true, false};
     case TENSOR_Q5_0:
-        return (struct packed_layout){320, 32, 1, 3, false, false};
+        return (struct packed_layout){320, 32, 1, 3, false, false, false};
     case TENSOR_Q5_1:
-        return (struct packed_layout){320, 64, 1, 8, false, true};
+        return (struct packed_layout){320, 64, 1, 8, false, true, false};
     case TENSOR_Q8_0:
-        return (struct packed_layout){512, 32, 1, 0, false, false};
+        return (struct packed_layout){512, 32, 1, 0, false, false, false};
     case TENSOR_Q2_K:
-        return (struct packed_layout){128, 320, 8, 8, true, true};
+        return (struct packed_layout){128, 320, 8, 8, true, true, false};
     case TENSOR_Q3_K:
-        return (struct packed_layout){192, 224, 8, 5, true, false};
+        return (struct packed_layout){192, 224, 8, 5, true, false, false};
     case TENSOR_Q4_K:
-        return (struct packed_layout){256, 256, 8, 8, false, true};
+        return (struct packed_layout){256, 256, 8, 8, false, true, false};
     case TENSOR_Q5_K:
-        return (struct packed_layout){320, 256, 8, 8, false, true};
+        return (struct packed_layout){320, 256, 8, 8, false, true, false};
     case TENSOR_Q6_K:
-        return (struct packed_layout){384, 288, 8, 2, true, false};
+        return (struct packed_layout){384, 288, 8, 2, true, false, false};
     case TENSOR_IQ4_NL:
-        return (struct packed_layout){256, 32, 1, 0, false, false};
+        return (struct packed_layout){256, 32, 1, 0, false, false, false};
     case TENSOR_IQ4_XS:
-        return (struct packed_layout){256, 128, 8, 0, false, false};
+        return (struct packed_layout){256, 128, 8, 0, false, false, false};
     case TENSOR_MXFP4:
-        return (struct packed_layout){256, 16, 1, 3, false, false};
+        return (struct packed_layout){256, 16, 1, 3, false, false, true};
     case TENSOR_F32:
     case TENSOR_F16:
     case TENSOR_BF16:
@@ -98,6 +99,13 @@ static inline bool tensor_is_float(enum tensor_type type) {
     X(TENSOR_IQ4_NL)                                                                               \
     X(TENSOR_IQ4_XS)                                                                               \
     X(TENSOR_MXFP4)
+
+/* The scale of an MXFP4 block is 2^(e - 128), e a byte: half of 2^(e - 127), because the table
+ * below is doubled. As one float it would make dw * sx subnormal, and so inexact, for small e: it
+ * is kept as dw * rest, two powers of two. dw >= 2^-11 is normal times any sx (>= 2^-115), rest >=
+ * 2^-117 is normal times any sum, so the fused multiply-add rounds alone. For e >= 117 rest is 1.
+ */
+enum { MXFP4_SPLIT = 117 };
 
 /* u of the sixteen codes of the table formats. */
 #define IQ4_TABLE                                                                                  \
@@ -135,8 +143,12 @@ struct block32 {
 /* Block `b` (index from the start of the panel) of row `row` of a packed panel. */
 void packed_block_read(const struct packed_matrix *m, uint32_t panel, uint32_t row, uint32_t b,
                        struct block32 *out);
-/* F32 scales and addends of the block's scale sub-blocks: weight = dw * (u - offset) + mw. */
-void block32_scales(enum tensor_type type, const struct block32 *block, float dw[2], float mw[2]);
+/* F32 scales and addends of the block's scale sub-blocks: weight = dw * rest * (u - offset) + mw.
+ * rest is 1 but for MXFP4. */
+struct block32_scales {
+    float dw[2], mw[2], rest;
+};
+struct block32_scales block32_scales(enum tensor_type type, const struct block32 *block);
 /* min(32, k - 32 b) weights as F32, the bits of tensor_dequantise; also for F32, F16, BF16. */
 void packed_block_floats(const struct packed_matrix *m, uint32_t panel, uint32_t row, uint32_t b,
                          float *dst);

@@ -21,9 +21,11 @@
  * F32 addend mw (products of stored scales, all exact): weight = dw * u + mw, u a small integer
  * (signed where the format has an offset or a table). acc = bias or 0; for s ascending: acc =
  * fmaf(dw * sx, (float)(exact int32 sum of u * q), acc); acc = fmaf(mw, sx * (float)(exact int32
- * sum of q), acc)     where the format has mw. F32 activations (--exact, and always for F32, F16
- * and BF16 weights): weights as tensor_dequantise gives them; per block of 32 (the last may be
- * shorter) p = 0, p = fmaf(w, x, p) ascending; acc = bias or 0; for b ascending: acc = acc + p.
+ * sum of q), acc)     where the format has mw. In MXFP4 dw is a power of two that may be as small
+ * as 2^-128; what of it lies below 2^-11 multiplies the float sum instead, so that neither product
+ * is subnormal: fmaf alone rounds. F32 activations (--exact, and always for F32, F16 and BF16
+ * weights): weights as tensor_dequantise gives them; per block of 32 (the last may be shorter) p =
+ * 0, p = fmaf(w, x, p) ascending; acc = bias or 0; for b ascending: acc = acc + p.
  *
  * Errors: there are none; shapes are programmer errors (CHECK). Hostile weights (infinite or NaN
  * scales) give infinities or NaNs in their own outputs only.

@@ -75,9 +75,9 @@ static float dot_blocks(const struct matmul_tile *t, uint32_t lane, const int8_t
     const int sub_weights = 32 / n_subs;
     for (uint32_t b = 0; b < t->m->k / 32; b++, p += activation_block_bytes(t->format)) {
         struct block32 w;
-        float dw[2], mw[2], sx;
+        float sx;
         packed_block_read(t->m, t->panel, lane, b, &w);
-        block32_scales(type, &w, dw, mw);
+        const struct block32_scales scale = block32_scales(type, &w);
         memcpy(&sx, p + (wide ? 64 : 32), sizeof sx);
         for (int s = 0; s < n_subs; s++) {
             int32_t products = 0, sum = 0;
@@ -86,8 +86,8 @@ static float dot_blocks(const struct matmul_tile *t, uint32_t lane, const int8_t
                 products += (w.u[i] - offset) * q;
                 sum += q;
             }
-            acc = fmaf(dw[s] * sx, (float)products, acc);
-            if (l.has_min) acc = fmaf(mw[s], sx * (float)sum, acc);
+            acc = fmaf(scale.dw[s] * sx, scale.rest * (float)products, acc);
+            if (l.has_min) acc = fmaf(scale.mw[s], sx * (float)sum, acc);
         }
     }
     return acc;

@@ -79,20 +79,15 @@ INLINE void unpack(enum tensor_type type, enum activation_format format, const u
 #undef X
 }
 
+/* As struct block32_scales; rest is set, and read, for split scales only. */
 struct scales {
-    vf dw[2], mw[2];
+    vf dw[2], mw[2], rest;
 };
 
-/* d and the addend scale of a unit at s (already moved to the first lane of this pass: bytes arrays
- * begin at s + offset + lane, halves at s + offset + 2 lane). */
+/* The F16 scale of a unit at s (already moved to the first lane of this pass: bytes arrays begin at
+ * s + offset + lane, halves at s + offset + 2 lane). */
 INLINE vf unit_scale(enum tensor_type type, const uint8_t *s, int lane) {
-    if (type == TENSOR_MXFP4) {
-        const vi e = v_u8(s + lane);
-        /* Half of 2^(e - 127), because the table is doubled; the first two are subnormal. */
-        const vi tiny = (e < 2);
-        return (vf)((tiny & ((e + 1) << 21)) | (~tiny & ((e - 1) << 23)));
-    }
-    return v_f16(s + 2 * lane);
+    return type == TENSOR_MXFP4 ? (vf){0} : v_f16(s + 2 * lane);
 }
 
 INLINE vf scaled(vf d, vi scale) {
@@ -134,6 +129,13 @@ INLINE void block_scales(enum tensor_type type, const uint8_t *s, int lane, uint
         const vi low = v_u8(s + 32 + g / 2 * 16) >> (int)(4 * (g % 2));
         const vi head = v_u8(s + 96 + g / 4 * 16) >> (int)(2 * (g % 4));
         out->dw[0] = scaled(d, ((low & 15) | (head & 3) << 4) - 32);
+        break;
+    }
+    case TENSOR_MXFP4: {
+        const vi e = v_u8(s);
+        const vi least = (e < MXFP4_SPLIT);
+        out->dw[0] = (vf)((((least & MXFP4_SPLIT) | (~least & e)) - 1) << 23);
+        out->rest = (vf)((((least & e) | (~least & MXFP4_SPLIT)) + (127 - MXFP4_SPLIT)) << 23);
         break;
     }
     default:
@@ -263,7 +265,9 @@ INLINE void rows_sub_block(enum tensor_type type, enum activation_format format,
             row_terms(l.halves, l.has_min, has_offset, l.offset_shift, sub, field);                \
         vi product = !two ? high[r] : together ? (high[r] << 8) + low[r] : low[r];                 \
         if (has_offset) product = product + k.offset;                                              \
-        acc[r] = v_fma(s->dw[sub] * k.scale, v_to_float(product), acc[r]);                         \
+        vf sum = v_to_float(product);                                                              \
+        if (l.split_scale) sum = s->rest * sum;                                                    \
+        acc[r] = v_fma(s->dw[sub] * k.scale, sum, acc[r]);                                         \
         if (l.has_min) acc[r] = v_fma(s->mw[sub], k.sum, acc[r]);                                  \
     }
     EACH_ROW(X)
@@ -364,7 +368,9 @@ INLINE void quantised_floats(enum tensor_type type, const struct packed_matrix *
         const int h = l.halves ? (t) / 4 : 0;                                                      \
         for (int i = 0; i < 4; i++) {                                                              \
             const vi integer = ((u >> (8 * i)) & 255) - (128 >> l.offset_shift);                   \
-            const vf product = scales.dw[h] * v_to_float(integer);                                 \
+            vf product = v_to_float(integer);                                                      \
+            if (l.split_scale) product = scales.rest * product;                                    \
+            product = scales.dw[h] * product;                                                      \
             w[4 * (t) + i] = l.has_min ? product + scales.mw[h] : product;                         \
         }                                                                                          \
     }

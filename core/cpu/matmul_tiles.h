@@ -106,8 +106,8 @@ INLINE void tile_sums(const bool two, const uint8_t *w, const uint8_t *x, size_t
 
 /* acc[row][output] += n blocks' products with sixteen rows. */
 INLINE void tile_group(const enum activation_format format, const bool has_min,
-                       const struct tile_segment *g, uint32_t n, int offset_shift, const uint8_t *x,
-                       size_t row_bytes, float *acc) {
+                       const bool split_scale, const struct tile_segment *g, uint32_t n,
+                       int offset_shift, const uint8_t *x, size_t row_bytes, float *acc) {
     const bool two = format == ACTIVATION_INT16;
     const size_t x_bytes = activation_block_bytes(format);
     int32_t sums[2][2][TILE_ROWS][PANEL_ROWS] __attribute__((aligned(64)));
@@ -126,31 +126,45 @@ INLINE void tile_group(const enum activation_format format, const bool has_min,
                                                  x + r * row_bytes + (two ? 64 : 32));
             vi product = two ? (high << 8) + low : high;
             if (!has_min) product = product + k.offset;
-            total[r] = v_fma(s->dw[0] * k.scale, v_to_float(product), total[r]);
+            vf sum = v_to_float(product);
+            if (split_scale) sum = s->rest * sum;
+            total[r] = v_fma(s->dw[0] * k.scale, sum, total[r]);
             if (has_min) total[r] = v_fma(s->mw[0], k.sum, total[r]);
         }
     }
     memcpy(acc, total, sizeof total);
 }
 
-#define TILE_GROUP(name, format, has_min)                                                          \
+typedef void tile_group_fn(const struct tile_segment *g, uint32_t n, int offset_shift,
+                           const uint8_t *x, size_t row_bytes, float *acc);
+#define TILE_GROUP(name, format, has_min, split_scale)                                             \
     static __attribute__((noinline)) void name(const struct tile_segment *g, uint32_t n,           \
                                                int offset_shift, const uint8_t *x,                 \
                                                size_t row_bytes, float *acc) {                     \
-        tile_group(format, has_min, g, n, offset_shift, x, row_bytes, acc);                        \
+        tile_group(format, has_min, split_scale, g, n, offset_shift, x, row_bytes, acc);           \
     }
-TILE_GROUP(tile_group_int16_min, ACTIVATION_INT16, true)
-TILE_GROUP(tile_group_int16_offset, ACTIVATION_INT16, false)
-TILE_GROUP(tile_group_int8_min, ACTIVATION_INT8, true)
-TILE_GROUP(tile_group_int8_offset, ACTIVATION_INT8, false)
+TILE_GROUP(tile_group_int16_min, ACTIVATION_INT16, true, false)
+TILE_GROUP(tile_group_int16_offset, ACTIVATION_INT16, false, false)
+TILE_GROUP(tile_group_int16_split, ACTIVATION_INT16, false, true)
+TILE_GROUP(tile_group_int8_min, ACTIVATION_INT8, true, false)
+TILE_GROUP(tile_group_int8_offset, ACTIVATION_INT8, false, false)
+TILE_GROUP(tile_group_int8_split, ACTIVATION_INT8, false, true)
+
+/* A format without an addend has an offset. */
+static tile_group_fn *tile_group_of(struct packed_layout l, enum activation_format format) {
+    const bool two = format == ACTIVATION_INT16;
+    if (l.has_min) return two ? tile_group_int16_min : tile_group_int8_min;
+    if (l.split_scale) return two ? tile_group_int16_split : tile_group_int8_split;
+    return two ? tile_group_int16_offset : tile_group_int8_offset;
+}
 
 /* One panel of n_rows (a multiple of 16, at most TILE_MANY_ROWS) rows, bias and out at its first
- * output. A format without an addend has an offset. */
+ * output. */
 static void tile_panel(const struct packed_matrix *m, uint32_t panel, const struct activations *x,
                        uint32_t row0, uint32_t n_rows, const float *bias, float *out,
                        size_t out_stride) {
     const struct packed_layout l = packed_layout(m->type);
-    const bool two = x->format == ACTIVATION_INT16;
+    tile_group_fn *const group = tile_group_of(l, x->format);
     const uint32_t n_blocks = m->k / 32, left = m->n - panel * PANEL_ROWS;
     const uint32_t n_valid = left < PANEL_ROWS ? left : PANEL_ROWS;
     const uint8_t *rows = (const uint8_t *)x->data + row0 * x->row_bytes;
@@ -164,15 +178,7 @@ static void tile_panel(const struct packed_matrix *m, uint32_t panel, const stru
         tile_unpack_any(m, panel, b, n, &g);
         for (uint32_t r = 0; r < n_rows; r += TILE_ROWS) {
             const uint8_t *at = rows + r * x->row_bytes + b * activation_block_bytes(x->format);
-            float *sums = acc + r * PANEL_ROWS;
-            if (two && l.has_min)
-                tile_group_int16_min(&g, n, l.offset_shift, at, x->row_bytes, sums);
-            else if (two)
-                tile_group_int16_offset(&g, n, l.offset_shift, at, x->row_bytes, sums);
-            else if (l.has_min)
-                tile_group_int8_min(&g, n, l.offset_shift, at, x->row_bytes, sums);
-            else
-                tile_group_int8_offset(&g, n, l.offset_shift, at, x->row_bytes, sums);
+            group(&g, n, l.offset_shift, at, x->row_bytes, acc + r * PANEL_ROWS);
         }
     }
     for (uint32_t r = 0; r < n_rows; r++)

@@ -16,6 +16,13 @@ static uint32_t load_u32(const uint8_t *p) {
     return v;
 }
 
+static float power_of_two(int exponent) { /* -126 .. 127 */
+    const uint32_t bits = (uint32_t)(exponent + 127) << 23;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
 static void store_u16(uint8_t *p, uint16_t v) {
     memcpy(p, &v, sizeof v);
 }
@@ -321,37 +328,36 @@ void packed_block_read(const struct packed_matrix *m, uint32_t panel, uint32_t r
     }
 }
 
-void block32_scales(enum tensor_type type, const struct block32 *block, float dw[2], float mw[2]) {
+struct block32_scales block32_scales(enum tensor_type type, const struct block32 *block) {
+    struct block32_scales s = {.rest = 1};
     const float d = f16_to_f32(block->d);
     const float m = f16_to_f32(block->m);
     for (int h = 0; h < 2; h++) {
-        dw[h] = d;
-        mw[h] = m;
+        s.dw[h] = d;
+        s.mw[h] = m;
         switch (type) {
         case TENSOR_Q2_K:
         case TENSOR_Q4_K:
         case TENSOR_Q5_K:
-            dw[h] = d * (float)block->sc[h];
-            mw[h] = -(m * (float)block->mn[h]);
+            s.dw[h] = d * (float)block->sc[h];
+            s.mw[h] = -(m * (float)block->mn[h]);
             break;
         case TENSOR_Q3_K:
         case TENSOR_IQ4_XS:
-            dw[h] = d * (float)(block->sc[h] - 32);
+            s.dw[h] = d * (float)(block->sc[h] - 32);
             break;
         case TENSOR_Q6_K:
-            dw[h] = d * (float)(int8_t)block->sc[h];
+            s.dw[h] = d * (float)(int8_t)block->sc[h];
             break;
-        case TENSOR_MXFP4: {
-            /* Half of 2^(e - 127), because the table is doubled. */
-            const uint32_t e = block->d;
-            const uint32_t bits = e < 2 ? 0x00200000u << e : (e - 1) << 23;
-            memcpy(&dw[h], &bits, sizeof bits);
+        case TENSOR_MXFP4:
+            s.dw[h] = power_of_two(block->d < MXFP4_SPLIT ? MXFP4_SPLIT - 128 : block->d - 128);
+            s.rest = power_of_two(block->d < MXFP4_SPLIT ? block->d - MXFP4_SPLIT : 0);
             break;
-        }
         default:
             break;
         }
     }
+    return s;
 }
 
 void packed_block_floats(const struct packed_matrix *m, uint32_t panel, uint32_t row, uint32_t b,
@@ -369,13 +375,12 @@ void packed_block_floats(const struct packed_matrix *m, uint32_t panel, uint32_t
     const struct packed_layout l = packed_layout(m->type);
     const int offset = 128 >> l.offset_shift;
     struct block32 block;
-    float dw[2], mw[2];
     packed_block_read(m, panel, row, b, &block);
-    block32_scales(m->type, &block, dw, mw);
+    const struct block32_scales s = block32_scales(m->type, &block);
     for (int i = 0; i < 32; i++) {
         const int h = l.halves ? i / 16 : 0;
-        const float w = dw[h] * (float)(block.u[i] - offset);
-        dst[i] = l.has_min ? w + mw[h] : w;
+        const float w = s.dw[h] * (s.rest * (float)(block.u[i] - offset));
+        dst[i] = l.has_min ? w + s.mw[h] : w;
     }
 }
 

@@ -109,6 +109,7 @@ static void test_head_and_options(void **state) {
         struct client c = client_open(h, false);
         const char *s = "HEAD /health HTTP/1.1\r\nHost: x\r\n\r\n"
                         "OPTIONS /v1/completions HTTP/1.1\r\nHost: x\r\n\r\n"
+                        "OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n"
                         "HEAD /nothing HTTP/1.1\r\nHost: x\r\n\r\n"
                         "GET /health HTTP/1.1\r\nHost: x\r\n\r\n";
         client_send(c.fd, s, strlen(s));
@@ -119,6 +120,10 @@ static void test_head_and_options(void **state) {
         r = client_reply(&c, false, NULL);
         assert_int_equal(r.status, 204);
         assert_null(strstr(r.head, "Access-Control"));
+        reply_free(&r);
+        r = client_reply(&c, false, NULL);
+        assert_int_equal(r.status, 204);
+        assert_non_null(strstr(r.head, "Allow: GET, HEAD, POST, OPTIONS\r\n"));
         reply_free(&r);
         r = client_reply(&c, true, NULL);
         assert_int_equal(r.status, 404);

@@ -165,9 +165,8 @@ static float product(const struct matrix *m, const uint8_t *planes, uint32_t bit
                 continue;
             }
             struct block32 w;
-            float dw[2], mw[2];
             packed_block_read(&m->cpu, output / 16, output % 16, b, &w);
-            block32_scales(m->type, &w, dw, mw);
+            const struct block32_scales scale = block32_scales(m->type, &w);
             const uint32_t n_subs = layout.halves ? 2 : 1;
             for (uint32_t sub = 0; sub < n_subs; sub++) {
                 int32_t dot = 0;
@@ -177,9 +176,9 @@ static float product(const struct matrix *m, const uint8_t *planes, uint32_t bit
                     if (bits == 16) q = 256 * q + (int8_t)p[kp + at];
                     dot += (w.u[i] - offset) * q;
                 }
-                *acc = fmaf(dw[sub] * sx[0], (float)dot, *acc);
+                *acc = fmaf(scale.dw[sub] * sx[0], (float)dot, *acc);
             }
-            if (layout.has_min) *acc = fmaf(mw[0], sx[1], *acc);
+            if (layout.has_min) *acc = fmaf(scale.mw[0], sx[1], *acc);
         }
         total = s == 0 ? sum[0] + sum[1] : total + (sum[0] + sum[1]);
     }
