@@ -101,6 +101,10 @@ static void write_device(struct json_writer *j, const struct inspect_memory *m) 
         json_write_key(j, "pinned_bytes"), json_write_uint(j, d->pinned_bytes);
         json_write_key(j, "kv_pages"), json_write_uint(j, d->n_pages);
         json_write_key(j, "graphs"), json_write_uint(j, d->n_graphs);
+        json_write_key(j, "layer_kernels"), json_write_object(j);
+        json_write_key(j, "decode"), json_write_uint(j, d->decode_layer_kernels);
+        json_write_key(j, "prefill"), json_write_uint(j, d->prefill_layer_kernels);
+        json_write_object_end(j);
     }
     json_write_object_end(j);
 }
@@ -119,8 +123,9 @@ static void print_device(struct buffer *out, const struct inspect_memory *m) {
     buffer_printf(out, "  %-30s %12s\n", "steps (host, pinned)",
                   budget_format(d->pinned_bytes, text));
     buffer_printf(out,
-                  "  %u graphs and the kernels besides, as the driver needs: serve prints them\n",
-                  d->n_graphs);
+                  "  %u graphs and the kernels besides, as the driver needs: serve prints them\n"
+                  "  %u kernels a layer in a decode step, %u in prefill, at any number of rows\n",
+                  d->n_graphs, d->decode_layer_kernels, d->prefill_layer_kernels);
 }
 
 int cmd_inspect(int argc, char **argv) {

@@ -351,9 +351,13 @@ static enum status plan_pages(struct cuda_backend *b, uint32_t n_pages, uint32_t
     out->n_pages = n_pages > 0 ? n_pages : fit < most_pages ? (uint32_t)fit : most_pages;
     for (uint32_t g = 0; g < p->n_groups; g++) b->n_pages[g] = out->n_pages;
     cuda_plan_memory(b, granularity_bytes);
+    s = cuda_count_work(b, e);
+    if (s != STATUS_OK) return s;
     out->budget = b->budget;
     out->pinned_bytes = cuda_pinned_bytes(b);
     out->n_graphs = count_graphs(b);
+    out->decode_layer_kernels = b->layer_kernels[CUDA_DECODE];
+    out->prefill_layer_kernels = b->layer_kernels[CUDA_PREFILL];
     out->cc = b->device.cc;
     out->n_sms = b->device.n_sms;
     snprintf(out->device, sizeof out->device, "%s", b->device.name);
@@ -406,6 +410,8 @@ void cuda_backend_info(const struct backend *backend, struct cuda_backend_info *
                                       .pinned_bytes = b->pinned.bytes,
                                       .kernel_bytes = b->kernel_bytes,
                                       .graph_bytes = b->graph_bytes,
+                                      .decode_layer_kernels = b->layer_kernels[CUDA_DECODE],
+                                      .prefill_layer_kernels = b->layer_kernels[CUDA_PREFILL],
                                       .lost = b->lost};
     const struct compiled *k;
     for (uint32_t i = 0; (k = compiler_at(b->compiler, i)) != NULL; i++) {

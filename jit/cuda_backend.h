@@ -66,6 +66,8 @@ struct cuda_backend_info {
     struct budget budget; /* what it takes of the device, line by line */
     uint64_t pinned_bytes;
     uint64_t kernel_bytes, graph_bytes; /* what the driver took for them, measured */
+    /* Launches of a layer, at most, without page copies, choices and taps. */
+    uint32_t decode_layer_kernels, prefill_layer_kernels;
     bool lost;                          /* a device error: no step will be accepted */
 };
 
@@ -86,6 +88,7 @@ struct cuda_backend_plan {
     struct budget budget;      /* with n_pages KV pages of every group */
     struct memory_limit limit; /* of the device, now */
     uint64_t pinned_bytes;     /* of the host */
+    uint32_t decode_layer_kernels, prefill_layer_kernels;
     uint32_t n_pages;
 };
 /* cfg->pages and cfg->workers are not read. n_pages 0: as many as fit beside the rest, at most

@@ -23,6 +23,7 @@ struct line {
     struct cu_graph *graph;
     struct cuda_after last; /* node NULL: none yet; launching, only whether the next may overlap */
     uint64_t bytes, flops;
+    uint32_t n_kernels, most_layer_kernels; /* counted: all, of a layer */
     enum status status; /* of the first failure; nothing is added after it */
     struct error *e;
 };
@@ -151,6 +152,7 @@ static void kernel(struct line *n, const struct kernel_spec *spec, uint32_t rows
         want(n, &use, hash);
         return;
     case LINE_COUNT:
+        n->n_kernels++;
         kernel_launch(&use.spec, &use.config, &n->b->chip, NULL, rows, &g);
         count_blocks(n, &use, &g);
         n->bytes += g.bytes;
@@ -263,11 +265,12 @@ static void attention_in(struct line *n, uint32_t layer) {
     const struct cuda_layer *cl = &b->layers[layer];
     const uint32_t rows = n->bucket->rows, width = (l->n_heads + 2 * l->n_kv_heads) * l->head_dim;
     const uint64_t run = run_at(n, layer, false);
+    const bool ready = spec_rows_ready(b->cfg.plan, &b->chip, layer, b->bits, rows);
     for (uint32_t i = 0; i < cl->n_parts; i++) {
         product(n, rows, &cl->part[i],
                 &(struct product_use){
-                    .x = b->x,
-                    .norm = cl->attn_norm,
+                    .x = ready ? 0 : b->x,
+                    .norm = ready ? 0 : cl->attn_norm,
                     .out = cl->qkv_at_once ? b->q : b->qkv + (uint64_t)cl->part_at[i] * 4,
                     .out_stride = cl->qkv_at_once ? l->n_heads * l->head_dim : width,
                     .run = run,
@@ -365,9 +368,14 @@ static bool feed_forward_at_once(struct line *n, uint32_t layer) {
                            .norm = cl->ffn_norm,
                            .x = b->x,
                            .h = b->h,
+                           .planes = b->planes,
                            .run = run_at(n, layer, true),
                            .barrier = b->barrier,
                            .max_rows = rows};
+    if (s.ffn.next_bits != 0) {
+        p.next_norm = b->layers[layer + 1].attn_norm;
+        p.next_run = run_at(n, layer + 1, false);
+    }
     kernel(n, &s, rows, false, &p);
     return true;
 }
@@ -434,6 +442,13 @@ static void embed(struct line *n) {
                              .x = b->x,
                              .max_rows = n->bucket->rows};
     kernel(n, &s, n->bucket->rows, false, &p);
+    if (!spec_rows_ready(plan, &b->chip, 0, b->bits, n->bucket->rows)) return;
+    const struct kernel_spec first = spec_first_norm(plan, b->bits);
+    norm(n, n->bucket->rows, &first,
+         (struct norm_params){.x = b->x,
+                              .norm = b->layers[0].attn_norm,
+                              .out = b->planes,
+                              .run = run_at(n, 0, false)});
 }
 
 /* Logits and draws of outputs [64 pass, 64 pass + 64). */
@@ -517,7 +532,12 @@ static void step_line(struct line *n) {
         copy_blocks(n, b->gate_of.masks, b->gate_of.slot_bytes, n->bucket->at.slot_copies,
                     CUDA_COUNT_SLOT_COPIES, b->cfg.limits.max_slot_copies, false);
     embed(n);
-    for (uint32_t i = 0; i < p->n_layers; i++) section(n, "layer", layer_line, i);
+    for (uint32_t i = 0; i < p->n_layers; i++) {
+        const uint32_t before = n->n_kernels;
+        section(n, "layer", layer_line, i);
+        const uint32_t kernels = n->n_kernels - before;
+        if (n->most_layer_kernels < kernels) n->most_layer_kernels = kernels;
+    }
     for (uint32_t i = 0; i < n->bucket->n_passes; i++) section(n, "head", head, i);
     n->last.programmatic = false;
     copy(n, &(struct cuda_copy){.dst_host = b->host_answers,
@@ -547,14 +567,22 @@ enum status cuda_request_kernels(struct cuda_backend *b, struct error *e) {
                 if (gates && !b->cfg.gates) continue;
                 step_line(&n);
                 if (n.status != STATUS_OK) return n.status;
-                if (gates) continue;
-                struct line work = n;
-                work.mode = LINE_COUNT;
-                work.extras = false;
-                step_line(&work);
-                b->buckets[i].bytes[phase] = work.bytes;
-                b->buckets[i].flops[phase] = work.flops;
             }
+    return cuda_count_work(b, e);
+}
+
+enum status cuda_count_work(struct cuda_backend *b, struct error *e) {
+    for (uint32_t i = 0; i < b->n_buckets; i++)
+        for (enum cuda_phase phase = CUDA_DECODE; phase < CUDA_PHASES; phase++) {
+            struct line n = {
+                .b = b, .bucket = &b->buckets[i], .phase = phase, .mode = LINE_COUNT, .e = e};
+            step_line(&n);
+            if (n.status != STATUS_OK) return n.status;
+            if (b->layer_kernels[phase] < n.most_layer_kernels)
+                b->layer_kernels[phase] = n.most_layer_kernels;
+            b->buckets[i].bytes[phase] = n.bytes;
+            b->buckets[i].flops[phase] = n.flops;
+        }
     return STATUS_OK;
 }
 

@@ -429,7 +429,7 @@ static uint64_t walk_scratch(struct walk *w, uint64_t *zero_at, uint64_t *zero_b
         if (b->buckets[i].max_items > items) items = b->buckets[i].max_items;
     *zero_at = w->at;
     b->planes = room_for(w, padded * width.planes);
-    b->h = room_for(w, 64 * width.h);
+    b->h = room_for(w, padded * width.h);
     b->tickets = room_for(w, rows * width.kv_heads * 4);
     b->barrier = room_for(w, 8);
     b->answers = room_for(w, rows * sizeof(struct kernel_answer));

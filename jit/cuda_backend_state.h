@@ -122,6 +122,7 @@ struct cuda_backend {
     uint64_t weights_bytes, kv_bytes, gate_bytes, scratch_bytes; /* of the device */
     struct budget budget;
     uint64_t kernel_bytes, graph_bytes;
+    uint32_t layer_kernels[CUDA_PHASES]; /* of the layer with most, without copies and taps */
 
     struct cuda_layer *layers; /* [n_layers] */
     uint64_t embed;
@@ -176,6 +177,8 @@ enum status cuda_load(struct cuda_backend *b, struct error *e);
 /* cuda_backend_graph.c; cuda_describe writes the specs of every product, without addresses. */
 void cuda_describe(struct cuda_backend *b);
 enum status cuda_request_kernels(struct cuda_backend *b, struct error *e);
+/* What a full bucket moves and does, and the kernels of a layer. */
+enum status cuda_count_work(struct cuda_backend *b, struct error *e);
 enum status cuda_build_graphs(struct cuda_backend *b, struct error *e);
 /* The step in the block, kernel by kernel (options.no_graphs). */
 enum status cuda_launch_step(struct cuda_backend *b, enum cuda_phase phase, bool extras,

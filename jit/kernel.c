@@ -161,6 +161,7 @@ void kernel_name(const struct kernel_spec *spec, const struct kernel_config *con
         n = spec->ffn.n;
         k = spec->ffn.k;
         bits = spec->ffn.activation_bits == KERNEL_PLANES_INT8 ? "_a8" : "";
+        epilogue = spec->ffn.next_bits != 0 ? "_next" : "";
         break;
     case KERNEL_NORM:
         n = k = spec->norm.k;

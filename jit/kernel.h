@@ -87,9 +87,13 @@ enum kernel_planes {
     F(epsilon)                                                                                     \
     F(scale)                                                                                       \
     F(softcap) U(gelu) U(n_heads) U(n_kv_heads) U(head_dim) U(rope) U(rope_dims) F(attn_scale)
-/* A whole dense feed-forward for few rows: norm, gate, up, activation, down, residual. */
+/* A whole dense feed-forward: norm, gate, up, activation, down, residual. input: KERNEL_IN_NORM (at
+ * most 16 rows): every CTA norms its rows for itself; KERNEL_IN_PLANES: each row is normed by one
+ * CTA, and all CTAs meet. next_bits: 0, or the norm before the next layer's q, k and v is done here
+ * too, into planes of so many bits. */
 #define FFN_FIELDS(U, F, T)                                                                        \
-    T(format) U(n) U(k) T(down_format) U(activation_bits) U(gelu) F(epsilon) F(scale)
+    T(format) U(n) U(k) T(down_format) U(activation_bits) U(gelu) U(input) U(next_bits)            \
+        F(epsilon) F(scale)
 /* One row: x = fmaf(scale, post_norm ? norm(y) : y, x) if add; then norm (or a copy) of x, into
  * planes (bits 16, 8) or F32 (bits 0). */
 #define NORM_FIELDS(U, F, T)  U(k) U(add) U(post_norm) U(norm) U(activation_bits) F(epsilon) F(scale)
@@ -135,14 +139,19 @@ enum kernel_planes {
     X(uint64_t, const float *, rope)                                                               \
     X(uint32_t, unsigned int, out_stride) /* elements from row to row */                           \
     X(uint32_t, unsigned int, max_rows)
-/* h: planes of d_ff for max_rows rows; barrier: 2 words, zero before the first launch. */
+/* h: planes of d_ff for max_rows rows; barrier: 2 words, zero before the first launch. planes: with
+ * KERNEL_IN_PLANES, of the normed rows, written here; with next_bits, in the end of those of
+ * next_run normed by next_norm. */
 #define FFN_PARAMS(X)                                                                              \
     X(uint64_t, const unsigned char *, weights)                                                    \
     X(uint64_t, const unsigned char *, down_weights)                                               \
     X(uint64_t, const float *, norm)                                                               \
     X(uint64_t, float *, x)                                                                        \
     X(uint64_t, unsigned char *, h)                                                                \
+    X(uint64_t, unsigned char *, planes)                                                           \
+    X(uint64_t, const float *, next_norm)                                                          \
     X(uint64_t, const unsigned int *, run)                                                         \
+    X(uint64_t, const unsigned int *, next_run)                                                    \
     X(uint64_t, unsigned int *, barrier)                                                           \
     X(uint32_t, unsigned int, max_rows)                                                            \
     X(uint32_t, unsigned int, reserved0)
@@ -377,7 +386,7 @@ enum kernel_variant {
     KERNEL_PLAIN,
     KERNEL_DP4A,  /* matmul, ffn: at most 8 rows */
     KERNEL_MMA,   /* matmul, ffn: m16n8k32.s8 (m8n8k16.s8 on sm_75), a warp a split of K */
-    KERNEL_WIDE,  /* matmul: the same, a warp a panel of outputs: prefill */
+    KERNEL_WIDE,  /* matmul, ffn: the same, a warp a panel of outputs: prefill */
     KERNEL_SPLIT, /* attention, one key block a CTA, last one merges */
     KERNEL_WALK,  /* attention, a tile of rows walks its key blocks */
 };

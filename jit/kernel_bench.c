@@ -356,8 +356,11 @@ static void prepare(struct run *r) {
         p->down_weights = p->weights + gate;
         p->norm = take(r, m->k * 4ull, 0x3e);
         p->x = take(r, (uint64_t)r->rows * m->k * 4, 0x3e);
-        p->h = take(r, kernel_planes_bytes(m->n, m->activation_bits) * 64, 0);
-        p->run = run;
+        const uint64_t padded = (r->rows + 63) / 64 * 64ull;
+        p->h = take(r, kernel_planes_bytes(m->n, m->activation_bits) * padded, 0);
+        p->planes = take(r, kernel_planes_bytes(m->k, KERNEL_PLANES_INT16) * padded, 0);
+        p->next_norm = p->norm;
+        p->run = p->next_run = run;
         p->barrier = take(r, 8, 0);
         p->max_rows = r->rows;
         break;

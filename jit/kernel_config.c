@@ -90,7 +90,7 @@ static uint32_t wished_blocks(uint32_t variant, enum tensor_type format, uint32_
     if (variant == KERNEL_WIDE) return 1;
     if (variant == KERNEL_MMA && rows > 16) return 1;
     if (variant == KERNEL_MMA) return rows > 8 || format == TENSOR_Q6_K ? 2 : 3;
-    return rows > 2 ? 2 : 3;
+    return rows > 1 ? 2 : 3;
 }
 
 /* Room for the CTAs wished for, given what one takes; at least one must fit. */
@@ -173,21 +173,27 @@ static enum status choose_ffn(const struct ffn_spec *m, const struct kernel_devi
     c->tile_rows = bucket_of(n_rows);
     c->variant = matmul_variant(m->format, c->tile_rows);
     if (c->variant == KERNEL_MMA && c->tile_rows < 8) c->tile_rows = 8;
-    c->tile_panels = 4;
+    /* Many rows: all splits of a panel in a warp, for the sums of eight panels leave no room. */
+    const bool many = m->input == KERNEL_IN_PLANES;
+    if (many) c->variant = KERNEL_WIDE;
+    if (many && c->tile_rows < 32) c->tile_rows = 32;
+    c->tile_panels = many ? 8 : 4;
     c->blocks_per_sm = wished_blocks(c->variant, (enum tensor_type)m->format, c->tile_rows);
-    /* Six bits, and the compiler for 12.x, need more than the 80 registers that three CTAs leave.
-     */
-    if ((m->down_format == TENSOR_Q6_K || device->cc >= 120) && c->blocks_per_sm > 2)
+    /* Six bits, and the compiler for other than 8.x and 9.x, need more than the 80 registers that
+     * three CTAs leave. */
+    const bool large = m->down_format == TENSOR_Q6_K || device->cc < 80 || device->cc > 90;
+    if (large && c->blocks_per_sm > 2)
         c->blocks_per_sm = 2;
-    c->shared_bytes = c->tile_rows * (uint32_t)kernel_planes_bytes(m->k, m->activation_bits);
-    uint32_t fixed = part_bytes(4, splits, c->tile_rows);
-    if (part_bytes(1, down_splits, c->tile_rows) > fixed)
+    c->shared_bytes =
+        many ? 0 : c->tile_rows * (uint32_t)kernel_planes_bytes(m->k, m->activation_bits);
+    uint32_t fixed = part_bytes(c->tile_panels, many ? 1 : splits, c->tile_rows);
+    if (!many && part_bytes(1, down_splits, c->tile_rows) > fixed)
         fixed = part_bytes(1, down_splits, c->tile_rows);
-    fixed += c->tile_rows * (128 + 32);
+    fixed += many ? 64 : c->tile_rows * 32;
     /* Planes of one kind between the phases. */
     const bool mixed = is_half(m->format) != is_half(m->down_format);
-    if (mixed || (m->format == TENSOR_BF16 && device->cc < 80) || c->variant == KERNEL_WIDE ||
-        c->tile_rows > 16 || !fit_shared(device, c, fixed))
+    if (mixed || (m->format == TENSOR_BF16 && device->cc < 80) ||
+        (!many && (n_rows > 16 || m->next_bits != 0)) || !fit_shared(device, c, fixed))
         return error_set(e, STATUS_UNSUPPORTED, "ffn", "no tile of %u rows x %u inputs fits",
                          n_rows, m->k);
     /* All CTAs wait for each other: never more than are resident. */
@@ -197,7 +203,8 @@ static enum status choose_ffn(const struct ffn_spec *m, const struct kernel_devi
         return error_set(e, STATUS_UNSUPPORTED, "ffn", "no CTA of this kernel fits on an SM");
     const uint32_t gate_tiles = ceil_div(m->n, 32), down_tiles = ceil_div(m->k, 16);
     const uint32_t most = gate_tiles > down_tiles ? gate_tiles : down_tiles;
-    c->grid = smaller(most, device->n_sms * resident);
+    /* Many rows are one kernel for all buckets from 64 on. */
+    c->grid = many ? device->n_sms * resident : smaller(most, device->n_sms * resident);
     return STATUS_OK;
 }
 

@@ -80,8 +80,14 @@ static enum status add_layer(struct builder *b, uint32_t layer) {
     struct kernel_spec ffn;
     layer_specs_make(b->plan, layer, bits, &specs);
     enum status s = STATUS_OK;
+    const bool ready = spec_rows_ready(b->plan, &b->set->device, layer, bits, b->rows);
+    if (ready && layer == 0) {
+        const struct kernel_spec first = spec_first_norm(b->plan, bits);
+        s = add(b, &first, false);
+    }
     for (uint32_t i = 0; i < specs.n_parts && s == STATUS_OK; i++)
-        s = add_product(b, &specs.part[i], l->attn_norm != NULL);
+        s = ready ? add(b, &specs.part[i], false)
+                  : add_product(b, &specs.part[i], l->attn_norm != NULL);
     if (s == STATUS_OK && !specs.qkv_at_once) s = add(b, &specs.rope_kv, false);
     if (s == STATUS_OK) s = add_attention(b, l, &specs);
     if (s == STATUS_OK)

@@ -183,6 +183,14 @@ struct kernel_spec spec_norm(const struct plan *p, const struct norm_shape *shap
     return s;
 }
 
+struct kernel_spec spec_first_norm(const struct plan *p, uint32_t bits) {
+    struct layer_specs specs;
+    layer_specs_make(p, 0, bits, &specs);
+    return spec_norm(p, &(struct norm_shape){.k = p->d_model,
+                                             .planes = specs.part[0].matmul.activation_bits,
+                                             .norm = true});
+}
+
 static bool fits(const struct kernel_spec *s, const struct kernel_device *device, uint32_t rows) {
     struct kernel_config config;
     return kernel_config_choose(s, device, rows, false, NULL, &config, NULL) == STATUS_OK;
@@ -201,11 +209,27 @@ bool spec_take_norm(const struct plan *p, const struct kernel_device *device, ui
     return false;
 }
 
+/* Bits of the planes that all products of q, k and v of a layer read, behind a norm that none of
+ * them takes into its prologue; else 0. */
+static uint32_t shared_rows(const struct plan *p, const struct kernel_device *device,
+                            uint32_t layer, uint32_t bits, uint32_t rows) {
+    struct layer_specs specs;
+    layer_specs_make(p, layer, bits, &specs);
+    for (uint32_t i = 0; i < specs.n_parts; i++) {
+        struct kernel_spec s = specs.part[i], before;
+        if (p->layers[layer].attn_norm == NULL ||
+            s.matmul.activation_bits != specs.part[0].matmul.activation_bits ||
+            spec_take_norm(p, device, rows, true, &s, &before))
+            return 0;
+    }
+    return specs.part[0].matmul.activation_bits;
+}
+
 bool spec_feed_forward(const struct plan *p, const struct kernel_device *device, uint32_t layer,
                        uint32_t bits, uint32_t rows, struct kernel_spec *out) {
     const struct layer_plan *l = &p->layers[layer];
     *out = spec_new(KERNEL_FFN);
-    if (l->ffn_norm == NULL || l->ffn_post_norm != NULL || rows > 16 ||
+    if (l->ffn_norm == NULL || l->ffn_post_norm != NULL ||
         planes_of(l->gate.t->type, bits) != bits || planes_of(l->down.t->type, bits) != bits)
         return false;
     out->ffn.format = l->gate.t->type;
@@ -214,7 +238,21 @@ bool spec_feed_forward(const struct plan *p, const struct kernel_device *device,
     out->ffn.down_format = l->down.t->type;
     out->ffn.activation_bits = bits;
     out->ffn.gelu = p->activation == PLAN_GELU_TANH;
+    out->ffn.input = KERNEL_IN_NORM;
     out->ffn.epsilon = p->norm_epsilon;
     out->ffn.scale = l->residual_scale;
+    if (rows <= 16) return fits(out, device, rows);
+    out->ffn.input = KERNEL_IN_PLANES;
+    if (layer + 1 < p->n_layers)
+        out->ffn.next_bits = shared_rows(p, device, layer + 1, bits, rows);
     return fits(out, device, rows);
+}
+
+bool spec_rows_ready(const struct plan *p, const struct kernel_device *device, uint32_t layer,
+                     uint32_t bits, uint32_t rows) {
+    struct kernel_spec s;
+    /* Of the first layer: the norm behind the embedding. */
+    if (layer == 0) return shared_rows(p, device, 0, bits, rows) != 0;
+    return spec_feed_forward(p, device, layer - 1, bits, rows, &s) &&
+           s.ffn.next_bits != 0;
 }

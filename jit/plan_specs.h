@@ -42,14 +42,20 @@ struct norm_shape {
     bool add, post_norm, norm;
     float scale; /* of what is added */
 };
+struct kernel_spec spec_first_norm(const struct plan *p, uint32_t bits);
 struct kernel_spec spec_norm(const struct plan *p, const struct norm_shape *shape);
 
 /* How a product gets its input when its rows are F32. True: norm and quantising are in its
  * prologue. False: it reads planes, and *before is the kernel that writes them. */
 bool spec_take_norm(const struct plan *p, const struct kernel_device *device, uint32_t rows,
                     bool has_norm, struct kernel_spec *product, struct kernel_spec *before);
-/* Whether norm, gate, up, down and residual of a layer are one kernel for as many rows. */
+/* Whether norm, gate, up, down and residual of a layer are one kernel for as many rows; next_bits is
+ * set where it leaves the normed rows of the next layer's q, k and v. */
 bool spec_feed_forward(const struct plan *p, const struct kernel_device *device, uint32_t layer,
                        uint32_t bits, uint32_t rows, struct kernel_spec *out);
+/* Whether the layer before (of the first: a norm behind the embedding, spec_first_norm) leaves the
+ * planes that this layer's q, k and v read. */
+bool spec_rows_ready(const struct plan *p, const struct kernel_device *device, uint32_t layer,
+                     uint32_t bits, uint32_t rows);
 
 #endif

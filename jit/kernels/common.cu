@@ -37,29 +37,42 @@ DEVICE void prefetch_l2(const void *p) {
 #endif
 }
 
-// Weights are read once (ld.global.cs: evicted first).
-DEVICE uint4 stream16(const u8 *p) {
-    return __ldcs((const uint4 *)p);
+// Weights are read once (ld.global.cs: evicted first), AT bytes behind p.
+template <int AT = 0> DEVICE uint4 stream16(const u8 *p) {
+    uint4 v;
+    asm("ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4 + %5];"
+        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+        : "l"(p), "n"(AT));
+    return v;
 }
-DEVICE uint2 stream8(const u8 *p) {
-    return __ldcs((const uint2 *)p);
+template <int AT = 0> DEVICE uint2 stream8(const u8 *p) {
+    uint2 v;
+    asm("ld.global.cs.v2.u32 {%0, %1}, [%2 + %3];" : "=r"(v.x), "=r"(v.y) : "l"(p), "n"(AT));
+    return v;
 }
-DEVICE u32 stream4(const u8 *p) {
-    return __ldcs((const u32 *)p);
+template <int AT = 0> DEVICE u32 stream4(const u8 *p) {
+    u32 v;
+    asm("ld.global.cs.u32 %0, [%1 + %2];" : "=r"(v) : "l"(p), "n"(AT));
+    return v;
 }
-DEVICE u32 stream2(const u8 *p) {
-    return __ldcs((const u16 *)p);
+template <int AT = 0> DEVICE u32 stream2(const u8 *p) {
+    u16 v;
+    asm("ld.global.cs.u16 %0, [%1 + %2];" : "=h"(v) : "l"(p), "n"(AT));
+    return v;
 }
 
-DEVICE float f16_low(u32 bits) {
-    float f;
-    asm("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, %1; cvt.f32.f16 %0, lo; }" : "=f"(f) : "r"(bits));
+DEVICE float2 f16_pair(u32 bits) {
+    float2 f;
+    asm("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, %2; cvt.f32.f16 %0, lo; cvt.f32.f16 %1, hi; }"
+        : "=f"(f.x), "=f"(f.y)
+        : "r"(bits));
     return f;
 }
+DEVICE float f16_low(u32 bits) {
+    return f16_pair(bits).x;
+}
 DEVICE float f16_high(u32 bits) {
-    float f;
-    asm("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, %1; cvt.f32.f16 %0, hi; }" : "=f"(f) : "r"(bits));
-    return f;
+    return f16_pair(bits).y;
 }
 DEVICE float f16_float(u16 bits) {
     float f;
@@ -177,15 +190,19 @@ DEVICE u16 float_bf16(float f) {
     return h;
 }
 
-// V values of a lane: 4, of quad `quad` of the row, eight neighbouring lanes holding a block; or 8, of
-// quads `quad` and `quad` + 4, four lanes holding a block. All lanes of the warp take part; `valid`
-// lanes write.
-template <int BITS, int V>
-DEVICE void quantise_halves(const float v[V], u8 *planes, int k, int quad, bool valid) {
+// V values of a lane. V = 4: quad `at` of the row, eight neighbouring lanes holding a block. V = 8: the
+// quads (at & 3) and (at & 3) + 4 of block at >> 2, four lanes holding a block. All lanes of the warp
+// take part; `valid` lanes write.
+template <int V> DEVICE int first_quad(int at) {
+    return V == 8 ? (at >> 2) * 8 + (at & 3) : at;
+}
+// The largest exponent and fraction among the block's values.
+template <int V> DEVICE u32 block_top(const float v[V]) {
     u32 top = 0;
 #pragma unroll
     for (int i = 0; i < V; i++) {
-        const u32 b = __float_as_uint(v[i]) & 0x7fffffffu;
+        u32 b;
+        asm("and.b32 %0, %1, 0x7fffffff;" : "=r"(b) : "f"(v[i]));
         top = b > top ? b : top;
     }
 #pragma unroll
@@ -193,6 +210,12 @@ DEVICE void quantise_halves(const float v[V], u8 *planes, int k, int quad, bool 
         const u32 b = __shfl_xor_sync(FULL, top, m);
         top = b > top ? b : top;
     }
+    return top;
+}
+template <int BITS, int V>
+DEVICE void quantise_halves(const float v[V], u8 *planes, int k, int at, bool valid) {
+    const u32 top = block_top<V>(v);
+    const int quad = first_quad<V>(at);
     if (!valid) return;
     const u32 exponent = top >> 23;
     const bool bad = exponent == 255, tiny = exponent < 27;
@@ -227,51 +250,52 @@ DEVICE u32 pack_bytes(const int q[4], int add, u32 byte) {
 }
 
 template <int BITS, int V>
-DEVICE void quantise(const float v[V], u8 *planes, int k, int quad, bool valid) {
+DEVICE void quantise(const float v[V], u8 *planes, int k, int at, bool valid) {
     if constexpr (BITS > 16) {
-        quantise_halves<BITS, V>(v, planes, k, quad, valid);
+        quantise_halves<BITS, V>(v, planes, k, at, valid);
     } else {
         const float limit = BITS == 16 ? 32512.0f : 127.0f;
         const float inverse_limit = BITS == 16 ? (float)(1.0 / 32512.0) : (float)(1.0 / 127.0);
-        u32 top = 0;
-#pragma unroll
-        for (int i = 0; i < V; i++) {
-            const u32 b = __float_as_uint(v[i]) & 0x7fffffffu;
-            top = b > top ? b : top;
-        }
-#pragma unroll
-        for (int m = 1; m < 32 / V; m <<= 1) {
-            const u32 b = __shfl_xor_sync(FULL, top, m);
-            top = b > top ? b : top;
-        }
-        // Neither NaN, infinite nor tiny; else q = 0.
-        const bool plain = top < 0x7f800000u && __uint_as_float(top) >= 0x1p-100f;
+        const u32 top = block_top<V>(v), least = 0x0d800000u; // 2^-100
+        // Neither NaN, infinite nor tiny; else q = 0: no finite value times 0 is anything else, and
+        // NaN becomes the integer 0.
+        const bool plain = top - least < 0x7f800000u - least;
         const float amax = plain ? __uint_as_float(top) : 1.0f;
-        const float inverse = divide(limit, amax);
+        const float inverse = divide(plain ? limit : 0.0f, amax);
         int q[V], sum = 0;
 #pragma unroll
-        for (int i = 0; i < V; i++) {
-            q[i] = plain ? __float2int_rn(v[i] * inverse) : 0;
-            sum += q[i];
+        for (int i = 0; i < V; i++) q[i] = __float2int_rn(v[i] * inverse);
+        u32 high[V / 4], low[V / 4];
+#pragma unroll
+        for (int i = 0; i < V / 4; i++) {
+            low[i] = pack_bytes(q + 4 * i, 0, 0x0040);
+            if (BITS == 16) high[i] = pack_bytes(q + 4 * i, 128, 0x0051);
         }
+        if (BITS == 16) {
+#pragma unroll
+            for (int i = 0; i < V / 4; i++) sum = __dp4a((int)high[i], 0x01010101, sum);
+            sum <<= 8;
+        }
+#pragma unroll
+        for (int i = 0; i < V / 4; i++) sum = __dp4a((int)low[i], 0x01010101, sum);
 #pragma unroll
         for (int m = 1; m < 32 / V; m <<= 1) sum += __shfl_xor_sync(FULL, sum, m);
         if (!valid) return;
-        const int in_block = quad & 7, word = (quad >> 3) * 8 + (in_block & 3) * 2 + (in_block >> 2);
-        u32 *high = (u32 *)planes + word, *low = BITS == 16 ? high + PLANES_KP(k) / 4 : high;
+        const int block = at / (32 / V), in_block = at & (32 / V - 1);
         if constexpr (V == 8) {
             if (BITS == 16)
-                *(uint2 *)high = make_uint2(pack_bytes(q, 128, 0x0051), pack_bytes(q + 4, 128, 0x0051));
-            *(uint2 *)low = make_uint2(pack_bytes(q, 0, 0x0040), pack_bytes(q + 4, 0, 0x0040));
+                ((uint2 *)planes)[at] = make_uint2(high[0], high[1]);
+            ((uint2 *)(planes + (BITS == 16 ? PLANES_KP(k) : 0)))[at] = make_uint2(low[0], low[1]);
         } else {
-            if (BITS == 16) *high = pack_bytes(q, 128, 0x0051);
-            *low = pack_bytes(q, 0, 0x0040);
+            const int word = block * 8 + (in_block & 3) * 2 + (in_block >> 2);
+            if (BITS == 16) ((u32 *)planes)[word] = high[0];
+            ((u32 *)(planes + (BITS == 16 ? PLANES_KP(k) : 0)))[word] = low[0];
         }
         if (in_block == 0) {
             const float scale = divide_by(amax, limit, inverse_limit);
             const float odd = top >= 0x7f800000u ? __uint_as_float(0x7fffffffu) : 0.0f;
-            ((float2 *)(planes + PLANES_SCALES(k, BITS)))[quad >> 3] =
-                plain ? make_float2(scale, scale * (float)sum) : make_float2(odd, odd);
+            ((float2 *)(planes + PLANES_SCALES(k, BITS)))[block] =
+                make_float2(plain ? scale : odd, plain ? scale * (float)sum : odd);
         }
     }
 }
@@ -295,12 +319,16 @@ DEVICE void planes_pad(u8 *planes, int k, int lane) {
 }
 
 // Root mean square of rows by 256 threads: thread t takes the quads t, t + 256, ...; then a
-// butterfly of each warp, then the warps ascending. The same for every kernel that norms.
+// butterfly of each warp, then the warps ascending. The same for every kernel that norms. `warps` is
+// 16-byte aligned.
 #define NORM_THREADS 256
 DEVICE float norm_partial(const float4 *x, int quads, int tid) {
+    const int rest = quads % NORM_THREADS;
     float s = 0.0f;
-    for (int i = tid; i < quads; i += NORM_THREADS) {
-        const float4 v = x[i];
+#pragma unroll 4
+    for (int i0 = 0; i0 < quads - rest + (rest > 0 ? NORM_THREADS : 0); i0 += NORM_THREADS) {
+        if (rest > 0 && i0 + NORM_THREADS > quads && tid >= rest) break;
+        const float4 v = x[i0 + tid];
         s = fma(v.x, v.x, s);
         s = fma(v.y, v.y, s);
         s = fma(v.z, v.z, s);
@@ -308,11 +336,28 @@ DEVICE float norm_partial(const float4 *x, int quads, int tid) {
     }
     return warp_sum(s);
 }
+// All of a row, by 256 threads; times factor * w if NORMED.
+template <int KX, int BITS, bool NORMED>
+DEVICE void row_planes(const float4 *x, const float4 *w, float factor, u8 *out) {
+    const int tid = threadIdx.x;
+    for (int i0 = 0; i0 < KX / 4; i0 += NORM_THREADS) {
+        const int i = i0 + tid;
+        const bool valid = i < KX / 4;
+        float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (valid) v = x[i];
+        if (NORMED && valid) {
+            const float4 b = w[i];
+            v = make_float4(v.x * factor * b.x, v.y * factor * b.y, v.z * factor * b.z,
+                            v.w * factor * b.w);
+        }
+        quantise_block<BITS>(v, out, KX, i, valid);
+    }
+    if (tid < 32) planes_pad<BITS>(out, KX, tid);
+}
 DEVICE float norm_factor(const float *warps, float n, float epsilon) {
-    float s = warps[0];
-#pragma unroll
-    for (int w = 1; w < NORM_THREADS / 32; w++) s = s + warps[w];
+    const float4 a = ((const float4 *)warps)[0], b = ((const float4 *)warps)[1];
+    const float s = ((((((a.x + a.y) + a.z) + a.w) + b.x) + b.y) + b.z) + b.w;
     float root;
-    asm("sqrt.rn.f32 %0, %1;" : "=f"(root) : "f"(divide(s, n) + epsilon));
+    asm("sqrt.rn.f32 %0, %1;" : "=f"(root) : "f"(divide_by(s, n, 1.0f / n) + epsilon));
     return reciprocal(root);
 }

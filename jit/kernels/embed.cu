@@ -43,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(params p) {
         else if constexpr (!M::super)
             scale = stream2(panel + M::scales_at + block * 32 + output * 2);
         quads<M>(q, q8, low2, high2, t, low, high);
-        const block_scales b = scales_of<M>(scale, s.s, s.d, block & 1, (block >> 1) & 3);
+        const block_scales b = scales_of<M>(scale, s, block & 1, (block >> 1) & 3);
         const float dw1 = M::six ? b.dw1 : b.dw;
         float4 y0, y1;
         float *v0 = &y0.x, *v1 = &y1.x;

@@ -3,7 +3,7 @@
 // layer.
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(params p) {
-    __shared__ float warps[NORM_THREADS / 32];
+    __shared__ __align__(16) float warps[NORM_THREADS / 32];
     const int tid = threadIdx.x, warp = tid >> 5, lane = tid & 31;
     dependents_launch();
     dependencies_wait();

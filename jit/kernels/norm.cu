@@ -1,7 +1,7 @@
 // norm.cu: a row's residual, norm and quantising; a CTA a row.
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(params p) {
-    __shared__ float warps[2][NORM_THREADS / 32];
+    __shared__ __align__(16) float warps[2][NORM_THREADS / 32];
     const int tid = threadIdx.x, warp = tid >> 5, lane = tid & 31;
     dependents_launch();
     dependencies_wait();
@@ -40,28 +40,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(params p) {
     block_sync();
     const float factor = norm_factor(warps[1], (float)K, EPSILON);
 #endif
-    for (int i0 = 0; i0 < K / 4; i0 += NORM_THREADS) {
-        const int i = i0 + tid;
-        const bool valid = i < K / 4;
-        float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (valid) {
-            v = x[i];
-#if NORM
-            const float4 w = ((const float4 *)p.norm)[i];
-            v = make_float4(v.x * factor * w.x, v.y * factor * w.y, v.z * factor * w.z,
-                            v.w * factor * w.w);
-#endif
-        }
 #if ACTIVATION_BITS
-        quantise_block<ACTIVATION_BITS>(v, p.out + (u64)out_row * PLANES_BYTES(K, ACTIVATION_BITS),
-                                        K, i, valid);
+#if !NORM
+    const float factor = 1.0f;
+#endif
+    row_planes<K, ACTIVATION_BITS, NORM>(
+        x, (const float4 *)p.norm, factor,
+        p.out + (u64)out_row * PLANES_BYTES(K, ACTIVATION_BITS));
 #else
-        if (valid) ((float4 *)p.out)[(u64)out_row * (K / 4) + i] = v;
+    for (int i = tid; i < K / 4; i += NORM_THREADS) {
+        float4 v = x[i];
+#if NORM
+        const float4 w = ((const float4 *)p.norm)[i];
+        v = make_float4(v.x * factor * w.x, v.y * factor * w.y, v.z * factor * w.z,
+                        v.w * factor * w.w);
 #endif
+        ((float4 *)p.out)[(u64)out_row * (K / 4) + i] = v;
     }
-#if ACTIVATION_BITS
-    if (warp == 0)
-        planes_pad<ACTIVATION_BITS>(p.out + (u64)out_row * PLANES_BYTES(K, ACTIVATION_BITS), K,
-                                    lane);
 #endif
 }

@@ -19,99 +19,158 @@ template <class M> DEVICE int dp4a_high(int weights, int x, int sum) {
     }
 }
 
-// One split of one panel for ROWS rows: lane = 16 parity + output. acc[r] becomes even + odd.
-template <class M, class S, int BITS, int ROWS>
-DEVICE void dp4a_split(const u8 *panel, const u8 *planes, int first, int last, int lane,
-                       float acc[ROWS]) {
-    constexpr int batch = M::super || S::pairs >= 4 ? 4 : S::pairs;
+// A row's bytes of a block: h, and the second pass l.
+template <int BITS> struct row_block {
+    int h[8], l[BITS == 16 ? 8 : 1];
+};
+template <class M, int BITS> DEVICE void load_row_block(row_block<BITS> &r, const u8 *x) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int4 a = ((const int4 *)x)[i];
+        r.h[4 * i] = a.x, r.h[4 * i + 1] = a.y, r.h[4 * i + 2] = a.z, r.h[4 * i + 3] = a.w;
+        if constexpr (BITS == 16) {
+            const int4 b = ((const int4 *)(x + M::kp))[i];
+            r.l[4 * i] = b.x, r.l[4 * i + 1] = b.y, r.l[4 * i + 2] = b.z, r.l[4 * i + 3] = b.w;
+        }
+    }
+}
+
+// Integer sum of a block: weights u (the quads of word t at 2 t and 2 t + 1) and a row's bytes. Q6_K's
+// halves have scales of their own: `upper` is the sum of the second.
+template <class M, int BITS>
+DEVICE int dp4a_block(const int u[8], const row_block<BITS> &x, int &upper) {
+    int high = 0;
+#pragma unroll
+    for (int t = 0; t < 4; t++) high = dp4a_high<M>(u[2 * t + 1], x.h[2 * t + 1], high);
+    if constexpr (BITS == 16) {
+        high <<= 8;
+#pragma unroll
+        for (int t = 0; t < 4; t++) high = dp4a_high<M>(u[2 * t + 1], x.l[2 * t + 1], high);
+    }
+    // One chain of sums: the high nibbles', brought down, then the low ones'.
+    int sum = M::six ? 0 : M::nibbles_high ? high >> 4 : high;
+    upper = high;
+    if constexpr (BITS == 16) {
+        int first = 0;
+#pragma unroll
+        for (int t = 0; t < 4; t++) first = __dp4a(u[2 * t], x.h[2 * t], first);
+        sum += first << 8;
+#pragma unroll
+        for (int t = 0; t < 4; t++) sum = __dp4a(u[2 * t], x.l[2 * t], sum);
+    } else {
+#pragma unroll
+        for (int t = 0; t < 4; t++) sum = __dp4a(u[2 * t], x.h[2 * t], sum);
+    }
+    return sum;
+}
+
+template <class M> DEVICE void unpack_pair(const pair<M> &w, int u[8]) {
+    const u32 words[4] = {w.q.x, w.q.y, w.q.z, w.q.w};
+    const u32 words8[4] = {w.q8.x, w.q8.y, w.q8.z, w.q8.w};
+#pragma unroll
+    for (int t = 0; t < 4; t++) {
+        u32 low, high;
+        quads<M>(words[t], words8[t], w.q2.x, w.q2.y, t, low, high);
+        if (M::nibbles_high) high = words[t] & 0xf0f0f0f0u;
+        u[2 * t] = (int)low;
+        u[2 * t + 1] = (int)high;
+    }
+}
+
+// Panels that a warp takes side by side, which share the row's bytes: where registers allow.
+template <class M, int BITS, int ROWS, int T> struct side_by_side {
+    static constexpr bool small = BITS == 8 && ROWS == 1 && !M::eight && !M::six;
+    static constexpr int panels = small && T % 2 == 0 && M::panels % 2 == 0 ? 2 : 1;
+};
+
+// acc[panel][row] += COUNT pairs from `at` on, of which `left` exist; x and sx: the
+// first row's bytes and scales of the lane's block of pair 0.
+template <class M, int BITS, int ROWS, int P, int COUNT, bool WHOLE>
+DEVICE void dp4a_pairs(const pair_at<M> &at, const u8 *x, const u8 *sx, int left, int odd,
+                       float acc[P][ROWS]) {
     constexpr int stride = PLANES_BYTES(M::k, BITS);
-    // No split has a rest: no look at its end inside a batch.
-    constexpr bool whole = S::pairs % batch == 0 && M::pairs % S::pairs == 0;
-    const int odd = lane >> 4;
+    pair<M> w[P][COUNT];
+    super_scales<M> super[P];
+    load_super_at<M, 0>(super[0], at);
+    load_pairs<M, 0, COUNT, WHOLE>(w[0], at, left);
+    if constexpr (P == 2) {
+        load_super_at<M, M::panel_bytes>(super[1], at);
+        load_pairs<M, M::panel_bytes, COUNT, WHOLE>(w[1], at, left);
+    }
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) acc[r] = 0.0f;
-#pragma unroll 1
-    for (int p0 = first; p0 < last; p0 += batch) {
-        pair<M> w[batch];
-        super_scales<M> super;
-        load_super<M>(super, panel, p0, lane);
-        const pair_at<M> at = locate_pair<M>(panel, p0, lane);
-        const u8 *x0 = planes + p0 * 64 + odd * 32;
-        const u8 *sx0 = planes + PLANES_SCALES(M::k, BITS) + p0 * 16 + odd * 8;
+    for (int j = 0; j < COUNT; j++) {
+        if (!WHOLE && j >= left) break;
+        int u[P][8];
+        block_scales b[P];
 #pragma unroll
-        for (int j = 0; j < batch; j++)
-            if (whole || p0 + j < last) load_pair<M>(w[j], at, j);
+        for (int p = 0; p < P; p++) {
+            unpack_pair<M>(w[p][j], u[p]);
+            b[p] = scales_of<M>(w[p][j].scale, super[p], odd, j & 3);
+        }
 #pragma unroll
-        for (int j = 0; j < batch; j++) {
-            if (!whole && p0 + j >= last) break;
-            int u[8];
-            const u32 words[4] = {w[j].q.x, w[j].q.y, w[j].q.z, w[j].q.w};
-            const u32 words8[4] = {w[j].q8.x, w[j].q8.y, w[j].q8.z, w[j].q8.w};
+        for (int r = 0; r < ROWS; r++) {
+            row_block<BITS> block;
+            load_row_block<M, BITS>(block, x + j * 64 + r * stride);
+            const float2 s = *(const float2 *)(sx + j * 16 + r * stride);
 #pragma unroll
-            for (int t = 0; t < 4; t++) {
-                u32 low, high;
-                quads<M>(words[t], words8[t], w[j].q2.x, w[j].q2.y, t, low, high);
-                if (M::nibbles_high) high = words[t] & 0xf0f0f0f0u;
-                u[2 * t] = (int)low;
-                u[2 * t + 1] = (int)high;
-            }
-            const block_scales b = scales_of<M>(w[j].scale, super.s, super.d, odd, j);
-            const u8 *x = x0 + j * 64, *sx = sx0 + j * 16;
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                const int4 a = *(const int4 *)(x + r * stride);
-                const int4 c = *(const int4 *)(x + r * stride + 16);
-                const float2 s = *(const float2 *)(sx + r * stride);
-                const int h[8] = {a.x, a.y, a.z, a.w, c.x, c.y, c.z, c.w};
-                int even_quads = 0, odd_quads = 0;
-#pragma unroll
-                for (int t = 0; t < 4; t++) {
-                    even_quads = __dp4a(u[2 * t], h[2 * t], even_quads);
-                    odd_quads = dp4a_high<M>(u[2 * t + 1], h[2 * t + 1], odd_quads);
-                }
-                if constexpr (BITS == 16) {
-                    const int4 d = *(const int4 *)(x + r * stride + M::kp);
-                    const int4 e = *(const int4 *)(x + r * stride + M::kp + 16);
-                    const int l[8] = {d.x, d.y, d.z, d.w, e.x, e.y, e.z, e.w};
-                    even_quads <<= 8;
-                    odd_quads <<= 8;
-#pragma unroll
-                    for (int t = 0; t < 4; t++) {
-                        even_quads = __dp4a(u[2 * t], l[2 * t], even_quads);
-                        odd_quads = dp4a_high<M>(u[2 * t + 1], l[2 * t + 1], odd_quads);
-                    }
-                }
-                if constexpr (M::six) {
-                    acc[r] = fma(b.dw * s.x, (float)even_quads, acc[r]);
-                    acc[r] = fma(b.dw1 * s.x, (float)odd_quads, acc[r]);
-                } else {
-                    const int odd_sum = M::nibbles_high ? odd_quads >> 4 : odd_quads;
-                    acc[r] = fma(b.dw * s.x, (float)(even_quads + odd_sum), acc[r]);
-                }
-                if constexpr (M::has_min) acc[r] = fma(b.mw, s.y, acc[r]);
+            for (int p = 0; p < P; p++) {
+                int upper;
+                const int sum = dp4a_block<M, BITS>(u[p], block, upper);
+                float a = fma(b[p].dw * s.x, (float)sum, acc[p][r]);
+                if constexpr (M::six) a = fma(b[p].dw1 * s.x, (float)upper, a);
+                if constexpr (M::has_min) a = fma(b[p].mw, s.y, a);
+                acc[p][r] = a;
             }
         }
     }
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) acc[r] = acc[r] + __shfl_xor_sync(FULL, acc[r], 16);
 }
-
-// Panels [panel0, panel0 + T) by eight warps, warp = split.
+// Panels [panel0, panel0 + T) by eight warps, warp = split, lane = 16 parity + output; a sum is even
+// + odd.
 template <class M, class S, int BITS, int ROWS, int T>
 DEVICE void dp4a_tile(const u8 *weights, const u8 *planes, int panel0, float *part) {
-    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    constexpr int side = side_by_side<M, BITS, ROWS, T>::panels;
+    constexpr int wish = side == 2 || M::eight ? 2 : 4; // pairs of a panel in flight
+    constexpr int batch = M::super ? 4 : S::pairs % wish == 0 || S::pairs > wish ? wish : S::pairs;
+    // No split has a rest: no look at its end inside a batch.
+    constexpr bool whole = S::pairs % batch == 0 && M::pairs % S::pairs == 0;
+    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, odd = lane >> 4;
     if (warp >= S::count) return;
     const int first = warp * S::pairs;
-    const int last = first + S::pairs < M::pairs ? first + S::pairs : M::pairs;
+    const int end = first + S::pairs < M::pairs ? first + S::pairs : M::pairs;
+    pair_at<M> at = locate_pair<M>(weights + (u64)panel0 * M::panel_bytes, first, lane);
+    // Opaque, so that it is computed once.
+    int block_bytes = first * 64 + odd * 32;
+    asm volatile("" : "+r"(block_bytes));
 #pragma unroll 1
-    for (int t = 0; t < T && panel0 + t < M::panels; t++) {
-        float acc[ROWS];
-        dp4a_split<M, S, BITS, ROWS>(weights + (u64)(panel0 + t) * M::panel_bytes, planes, first, last,
-                                  lane, acc);
-        if (lane < 16)
+    for (int t = 0; t < T && panel0 + t < M::panels; t += side) {
+        const u8 *x = planes + block_bytes;
+        const u8 *sx = planes + PLANES_SCALES(M::k, BITS) + (block_bytes >> 2);
+        float acc[side][ROWS];
 #pragma unroll
-            for (int r = 0; r < ROWS; r++)
-                part[((t * S::count + warp) * ROWS + r) * PART_STRIDE + lane] = acc[r];
+        for (int p = 0; p < side; p++)
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) acc[p][r] = 0.0f;
+#pragma unroll 1
+        for (int p = first; p < end; p += batch) {
+            dp4a_pairs<M, BITS, ROWS, side, batch, whole>(at, x, sx, end - p, odd, acc);
+            move_pairs<M, batch>(at);
+            x += batch * 64;
+            sx += batch * 16;
+        }
+#pragma unroll
+        for (int p = 0; p < side; p++)
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                acc[p][r] = acc[p][r] + __shfl_xor_sync(FULL, acc[p][r], 16);
+                if (lane < 16)
+                    part[(((t + p) * S::count + warp) * ROWS + r) * PART_STRIDE + lane] = acc[p][r];
+            }
+        if constexpr (whole) {
+            move_pairs<M, -S::pairs>(at);
+            move_panels<M, side>(at);
+        } else {
+            at = locate_pair<M>(weights + (u64)(panel0 + t + side) * M::panel_bytes, first, lane);
+        }
     }
 }
 
@@ -274,8 +333,8 @@ DEVICE void mma_block_products(const mma_block<M> &b, const super_scales<M> supe
     u32 a[4];
     quads<M>(b.q[0], b.q8[0], b.q2[0].x, b.q2[0].y, t, a[0], a[2]);
     quads<M>(b.q[1], b.q8[1], b.q2[1].x, b.q2[1].y, t, a[1], a[3]);
-    const block_scales s0 = scales_of<M>(b.scale[0], super[0].s, super[0].d, block & 1, in_super);
-    const block_scales s1 = scales_of<M>(b.scale[1], super[1].s, super[1].d, block & 1, in_super);
+    const block_scales s0 = scales_of<M>(b.scale[0], super[0], block & 1, in_super);
+    const block_scales s1 = scales_of<M>(b.scale[1], super[1], block & 1, in_super);
     const u8 *x = planes + g * stride + block * 32 + t * 8;
     const u8 *sx = planes + 2 * t * stride + PLANES_SCALES(M::k, BITS) + block * 8;
 #pragma unroll
@@ -426,26 +485,28 @@ DEVICE void mma_tile_panels(const u8 *weights, const u8 *planes, int panel0, flo
 // into shared planes. All 256 threads.
 template <int KX, int BITS, int ROWS>
 DEVICE void norm_rows(const float *x, const float *norm, u32 mask, float epsilon, u8 *planes) {
-    __shared__ float warps[ROWS][NORM_THREADS / 32];
+    __shared__ __align__(16) float warps[ROWS][NORM_THREADS / 32];
+    constexpr bool whole = KX / 8 % NORM_THREADS == 0;
     const int tid = threadIdx.x, warp = tid >> 5, lane = tid & 31;
 #pragma unroll 1
     for (int r = 0; r < ROWS; r++) {
-        if (!(mask >> r & 1)) continue;
+        if (ROWS > 1 && !(mask >> r & 1)) continue;
         const float s = norm_partial((const float4 *)(x + r * KX), KX / 4, tid);
         if (lane == 0) warps[r][warp] = s;
     }
     block_sync();
 #pragma unroll 1
     for (int r = 0; r < ROWS; r++) {
-        const bool on = mask >> r & 1;
+        // With one row the mask is not empty.
+        const bool on = ROWS == 1 || (mask >> r & 1);
         const float factor = on ? norm_factor(warps[r], (float)KX, epsilon) : 0.0f;
         u8 *row = planes + r * PLANES_BYTES(KX, BITS);
         for (int i0 = 0; i0 < KX / 8; i0 += NORM_THREADS) {
-            const int i = i0 + tid, quad = (i >> 2) * 8 + (i & 3);
-            const bool valid = i < KX / 8;
-            float v[8] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
+            const int i = i0 + tid, quad = first_quad<8>(i);
+            const bool valid = whole || i < KX / 8;
+            float v[8];
             // Whole warps beyond the row have no block to share.
-            if (i0 + (tid & ~31) >= KX / 8) break;
+            if (!whole && i0 + (tid & ~31) >= KX / 8) break;
             if (valid && on) {
 #pragma unroll
                 for (int j = 0; j < 2; j++) {
@@ -456,8 +517,11 @@ DEVICE void norm_rows(const float *x, const float *norm, u32 mask, float epsilon
                     v[4 * j + 2] = a.z * factor * w.z;
                     v[4 * j + 3] = a.w * factor * w.w;
                 }
+            } else {
+#pragma unroll
+                for (int j = 0; j < 8; j++) v[j] = 0.0f;
             }
-            quantise<BITS, 8>(v, row, KX, quad, valid);
+            quantise<BITS, 8>(v, row, KX, i, valid);
         }
         if (warp == 0) planes_pad<BITS>(row, KX, lane);
     }

@@ -2,7 +2,7 @@
 // products already; a CTA a row, a warp a head at a time.
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(params p) {
-    __shared__ float partial[2][WARPS];
+    __shared__ __align__(16) float partial[2][WARPS];
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     dependents_launch();
     dependencies_wait();

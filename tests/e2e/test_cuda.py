@@ -103,6 +103,9 @@ def case_inspect():
     d = json.loads(sh('inspect', '--json', '--max-batch', '3', '--ctx', '64')[0])['device']
     assert d['runs'] and d['sms'] == 2 and d['kv_pages'] == 3 * 5 and d['total_bytes'] == sum(d['lines'].values()) < d['limit_bytes'], d
     assert {'weights (device)', 'KV pages (device)', 'activations (device)'} <= set(d['lines']) and d['pinned_bytes'] > 0 and d['graphs'] > 0
+    # q k v, attention, o, feed-forward; prefill steps also attend by tiles of rows.
+    d = json.loads(sh('inspect', '--json', model=MODEL)[0])['device']
+    assert d['layer_kernels'] == {'decode': 4, 'prefill': 5}, d
     assert 'weights (device)' in sh('inspect')[0].decode() and 'device' not in json.loads(sh('inspect', '--json', env={'LD_LIBRARY_PATH': '/nowhere'})[0])
     big = json.loads(sh('inspect', '--json', '--kv-mib', '100000')[0])['device']
     assert not big['runs'] and 'KV pages' in big['reason'], big

@@ -15,7 +15,7 @@ struct kernel_case {
     bool main; /* of the default model: in the quick suite */
 };
 
-enum { KERNEL_CASES_MAX = 96 };
+enum { KERNEL_CASES_MAX = 112 };
 
 static inline struct kernel_case *add_case(struct kernel_case *cases, uint32_t *n,
                                            enum kernel_family family, uint32_t n_rows, bool main) {
@@ -83,16 +83,17 @@ static inline uint32_t kernel_cases(struct kernel_case *cases) {
                    true);
         add_matmul(cases, &n, TENSOR_Q8_0, 49152, 576, KERNEL_IN_PLANES, KERNEL_OUT_STORE, rows,
                    true);
-        if (few) {
-            struct ffn_spec *f = &add_case(cases, &n, KERNEL_FFN, rows, true)->spec.ffn;
-            *f = (struct ffn_spec){.format = TENSOR_Q4_1,
-                                   .n = 1536,
-                                   .k = 576,
-                                   .down_format = TENSOR_Q4_1,
-                                   .activation_bits = 16,
-                                   .epsilon = 1e-5f,
-                                   .scale = 1};
-        } else {
+        struct ffn_spec *f = &add_case(cases, &n, KERNEL_FFN, rows, true)->spec.ffn;
+        *f = (struct ffn_spec){.format = TENSOR_Q4_1,
+                               .n = 1536,
+                               .k = 576,
+                               .down_format = TENSOR_Q4_1,
+                               .activation_bits = 16,
+                               .input = in,
+                               .next_bits = few ? 0 : 16,
+                               .epsilon = 1e-5f,
+                               .scale = 1};
+        if (!few) {
             add_matmul(cases, &n, TENSOR_Q4_1, 3072, 576, KERNEL_IN_PLANES, KERNEL_OUT_GATED, rows,
                        true);
             add_matmul(cases, &n, TENSOR_Q4_1, 576, 1536, KERNEL_IN_PLANES, KERNEL_OUT_RESIDUAL,
@@ -162,6 +163,11 @@ static inline uint32_t kernel_cases(struct kernel_case *cases) {
         }
     add_matmul(cases, &n, TENSOR_Q4_K, 28672, 4096, KERNEL_IN_NORM, KERNEL_OUT_GATED_PLANES, 1,
                false);
+    for (unsigned f = 0; f < 4; f++)
+        if (formats[f] != TENSOR_Q8_0)
+            add_matmul(cases, &n, formats[f], 28672, 4096, KERNEL_IN_NORM, KERNEL_OUT_GATED, 1,
+                       false)
+                ->activation_bits = 8;
     add_qkv(
         add_matmul(cases, &n, TENSOR_Q4_0, 6144, 4096, KERNEL_IN_NORM, KERNEL_OUT_QKV, 1, false),
         32, 8, 128);

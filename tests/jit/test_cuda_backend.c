@@ -419,6 +419,44 @@ static void one_backend_does_it_all(void **state) {
     }
     assert_int_equal(info.budget.n_lines, 3);
     assert_true(info.n_kernels > 10 && info.n_graphs >= 8 && info.pinned_bytes > 0);
+    /* This toy rotates 12 dimensions and its groups of heads fill no block of 32: two kernels more
+     * than a plain layer's four. */
+    assert_int_equal(info.decode_layer_kernels, 6);
+    assert_int_equal(info.prefill_layer_kernels, 7);
+    cuda_rig_close(&r);
+    toy_free(t);
+}
+
+/* Rows enough for the feed-forward that also norms for the next layer. Rows that leave out a layer
+ * get that norm all the same: the same bits as alone. */
+static void a_skip_among_many_rows(void **state) {
+    (void)state;
+    if (!cuda_rig_possible()) return;
+    enum { OTHERS = 38 };
+    static const struct cuda_rig_options many_rows = {
+        .device = "A100", .n_sms = 2, .n_ctx = 64, .max_rows = 64, .max_spans = 8};
+    struct toy *t = toy_new(TOY_LLAMA);
+    struct cuda_rig r;
+    struct output alone[2] = {0};
+    uint32_t ids[OTHERS];
+    for (uint32_t i = 0; i < OTHERS; i++) ids[i] = 3 + i * 5 % 300;
+    cuda_rig_open(&r, &t->plan, &many_rows);
+    for (int many = 0; many < 2; many++) {
+        for (int skip = 0; skip < 2; skip++) {
+            bits_begin(&r.bits);
+            if (skip) r.bits.step->profiles[1].layers[0] = 5; /* without layer 1 */
+            if (many) bits_span(&r.bits, 2, 0, ids, OTHERS);
+            struct span *s = bits_span(&r.bits, (uint32_t)skip, 0, ids, 3);
+            s->profile = skip ? 1 : 0;
+            struct output *o = step_add_output(r.bits.step, s->first_row + 2);
+            bits_run(&r.bits);
+            assert_int_equal(o->layer, skip ? 2 : 3);
+            if (!many) alone[skip] = *o;
+            assert_memory_equal(alone[skip].top, o->top, sizeof o->top);
+            assert_true(alone[skip].lse == o->lse);
+        }
+    }
+    assert_true(alone[0].lse != alone[1].lse);
     cuda_rig_close(&r);
     toy_free(t);
 }
@@ -635,6 +673,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(opening_says_what_is_missing),
         cmocka_unit_test(a_plan_fits_the_device),
         cmocka_unit_test(one_backend_does_it_all),
+        cmocka_unit_test(a_skip_among_many_rows),
         cmocka_unit_test(llama_has_the_same_bits),
         cmocka_unit_test(gemma_has_the_same_bits),
         cmocka_unit_test(many_key_blocks_have_the_same_bits),

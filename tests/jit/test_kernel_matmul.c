@@ -550,6 +550,8 @@ static void feed_forward(void **state) {
                  {TENSOR_Q4_1, TENSOR_Q4_1, 2, D, 8},
                  {TENSOR_Q4_0, TENSOR_Q8_0, FEW, 96, 16},
                  {TENSOR_Q4_1, TENSOR_Q4_1, 12, D, 16},
+                 {TENSOR_Q4_1, TENSOR_Q8_0, 20, D, 16}, /* the norms spread over the CTAs */
+                 {TENSOR_Q4_0, TENSOR_Q4_1, ROWS, D, 8},
                  {TENSOR_F16, TENSOR_F16, FEW, 96, KERNEL_PLANES_F16}};
     for (unsigned f = 0; f < sizeof forms / sizeof *forms; f++) {
         const uint32_t n_rows = forms[f].n_rows, d = forms[f].d, bits = forms[f].bits;
@@ -569,6 +571,13 @@ static void feed_forward(void **state) {
         const uint64_t x_planes = rig_zeros(rig, kernel_planes_bytes(d, bits) * ROWS_PADDED);
         const uint64_t h = rig_zeros(rig, sizeof(float) * n_rows * FF);
         const uint64_t barrier = rig_zeros(rig, 8);
+        const size_t next_bytes = kernel_planes_bytes(d, 16) * ROWS_PADDED;
+        const uint64_t normed = rig_zeros(rig, next_bytes), next = rig_zeros(rig, next_bytes);
+        uint32_t next_words[2] = {~0u >> 3, (1u << (ROWS - 32)) - 1}; /* other rows than run */
+        if (n_rows <= 32) next_words[0] = 0x55555555u & ((1u << (n_rows - 1)) * 2 - 1);
+        if (n_rows <= 32) next_words[1] = 0;
+        const uint64_t next_run = rig_put(rig, next_words, sizeof next_words);
+        const bool many = n_rows > 16;
         struct kernel_spec spec = {.family = KERNEL_FFN};
         spec.ffn = (struct ffn_spec){.format = forms[f].gate,
                                      .n = FF,
@@ -576,6 +585,8 @@ static void feed_forward(void **state) {
                                      .down_format = forms[f].down,
                                      .activation_bits = bits,
                                      .gelu = f == 1,
+                                     .input = many ? KERNEL_IN_PLANES : KERNEL_IN_NORM,
+                                     .next_bits = many ? 16 : 0,
                                      .epsilon = 1e-5f,
                                      .scale = 1.25f};
         struct rig_kernel k;
@@ -585,7 +596,10 @@ static void feed_forward(void **state) {
                                .norm = w_at,
                                .x = x0,
                                .h = h_planes,
+                               .planes = normed,
+                               .next_norm = w_at,
                                .run = run,
+                               .next_run = next_run,
                                .barrier = barrier,
                                .max_rows = n_rows};
         /* Twice: the barrier must be ready for the next launch. */
@@ -613,7 +627,7 @@ static void feed_forward(void **state) {
                                        .out_stride = FF,
                                        .max_rows = n_rows};
             launch_matmul(&ms, n_rows, &mp);
-            if (pass == 0) {
+            if (pass == 0 && !many) {
                 /* The same planes whether the product's epilogue quantises or a kernel does. */
                 ms.epilogue = KERNEL_OUT_GATED_PLANES;
                 mp.out = h_planes;
@@ -640,8 +654,26 @@ static void feed_forward(void **state) {
         rig_read(rig, parts, x1, sizeof *x * n_rows * d);
         same("ffn", fused, parts, (size_t)n_rows * d, true);
         assert_true(memcmp(fused, x, sizeof *x * d) != 0);
+        if (many) {
+            /* What it leaves for the next layer is what the norm kernel makes of the same rows. */
+            struct norm_params np = {
+                .x = x1, .norm = w_at, .out = next, .run = next_run, .max_rows = n_rows};
+            const struct norm_spec ns = {
+                .k = d, .norm = 1, .activation_bits = 16, .epsilon = 1e-5f, .scale = 1};
+            launch_norm(&ns, n_rows, &np);
+            const size_t row_bytes = kernel_planes_bytes(d, 16), written = (d + 63) / 64 * 144;
+            uint8_t *a = malloc(next_bytes), *b = malloc(next_bytes);
+            rig_read(rig, a, normed, next_bytes);
+            rig_read(rig, b, next, next_bytes);
+            for (uint32_t r = 0; r < n_rows; r++)
+                if (next_words[r / 32] >> r % 32 & 1)
+                    assert_memory_equal(a + r * row_bytes, b + r * row_bytes, written);
+            free(a);
+            free(b);
+        }
         /* Against float64 on the first row: the class's error, not more. */
-        const uint64_t all[] = {x0, x1, w_at, run, h_planes, x_planes, h, barrier};
+        const uint64_t all[] = {x0, x1, w_at, run, h_planes, x_planes, h, barrier,
+                                normed, next, next_run};
         for (unsigned i = 0; i < sizeof all / sizeof *all; i++) rig_free(rig, all[i]);
         matrix_free(&gate);
         matrix_free(&down);
