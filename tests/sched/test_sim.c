@@ -56,6 +56,7 @@ static const struct monitor_model fake_model = {
     .calibrated = true,
     .rule = {.weights = {0, -0.3f, -0.5f, -0.5f, 0.5f, 0.7f},
              .threshold = 1.2f,
+             .threshold_hot = 1.4f,
              .hold = 0.7f,
              .surprise = 3.2f,
              .entropy_mean = 2.4f,
