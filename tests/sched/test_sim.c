@@ -446,6 +446,7 @@ static void make_client(struct client *k, struct fake *f, uint64_t *x, uint32_t 
         r->rollback.similarity_threshold = 0.6f;
         r->rollback.window = 1 + below(x, REQUEST_MAX_HELD);
         r->rollback.max = below(x, 4);
+        r->set |= REQUEST_SET_ROLLBACK | REQUEST_SET_ENTROPY_THRESHOLD;
     }
     k->arrives_ns = f->clock_ns + below(x, 60000000);
     r->received_ns = k->arrives_ns;
@@ -531,6 +532,8 @@ static const char *const user_texts[] = {
 
 /* What the policy does to a request that was submitted while `m` was the newest model. */
 static void apply_policy(struct request *r, const struct task_model *m, bool adaptive) {
+    if (adaptive && !(r->set & REQUEST_SET_ROLLBACK) && r->n_labels == 0)
+        r->rollback.rule = ROLLBACK_AUTO;
     const bool asked = (r->set & REQUEST_SET_TASK_TYPE) != 0;
     if (!adaptive && !asked) {
         if (!(r->set & REQUEST_SET_TEMPERATURE)) r->temperature = 1;
