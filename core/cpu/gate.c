@@ -1,10 +1,13 @@
 /* gate.c: which pages a gated row attends to (core/step.h, struct gate_policy).
  *
- * The bounds of a page's keys (least and greatest value per channel) are taken when its last
- * position is written. Quest (Tang et al. 2024, arXiv:2406.10774): no key of a page scores more
- * with a query than the sum over channels of max(q min, q max). A page's score is the largest over
- * the query heads of a KV head. Choices are kept per slot in a ring, by the group of positions that
- * they serve.
+ * What a page's keys are like is taken when its last position is written: per channel the mean and
+ * the standard deviation. A query head's score of a page is the product with the means plus half of
+ * the sum of |q| times the deviations: the mean key, and some of what may stand out. Least and
+ * greatest values in their place, which bound every key's product (Quest: Tang et al. 2024,
+ * arXiv:2406.10774), add up extremes of channels that no key has together, and lose more at equal
+ * budgets (perf/results/2026-12-01-gate-rollback.md). A page's score is
+ * the largest over the query heads of a KV head. Choices are kept per slot in a ring, by the group
+ * of positions that they serve.
  */
 #include <string.h>
 
