@@ -94,6 +94,7 @@ static void print_json(const struct gate_section *g) {
         json_write_key(&j, "kl"), json_write_float(&j, r->kl);
         json_write_key(&j, "kl_upper"), json_write_float(&j, r->kl_upper);
         json_write_key(&j, "delta_nll"), json_write_float(&j, r->delta_nll);
+        json_write_key(&j, "delta_nll_error"), json_write_float(&j, r->delta_nll_error);
         json_write_key(&j, "agreement"), json_write_float(&j, r->agreement);
         json_write_key(&j, "step"), json_write_float(&j, r->step);
         json_write_object_end(&j);
@@ -105,13 +106,13 @@ static void print_json(const struct gate_section *g) {
 }
 
 static void print_text(const struct gate_section *g) {
-    printf("%8s %7s %9s %8s %10s %10s %9s %6s\n", "context", "budget", "positions", "KL",
-           "KL, upper", "delta NLL", "agreement", "step");
+    printf("%8s %7s %9s %8s %10s %10s %8s %9s %6s\n", "context", "budget", "positions", "KL",
+           "KL, upper", "delta NLL", "+-", "agreement", "step");
     for (uint32_t i = 0; i < g->n_rows; i++) {
         const struct gate_row *r = &g->rows[i];
-        printf("%8u %7u %9u %8.4f %10.4f %+10.4f %9.3f %6.2f\n", r->context, r->budget,
+        printf("%8u %7u %9u %8.4f %10.4f %+10.4f %8.4f %9.3f %6.2f\n", r->context, r->budget,
                r->n_positions, (double)r->kl, (double)r->kl_upper, (double)r->delta_nll,
-               (double)r->agreement, (double)r->step);
+               (double)r->delta_nll_error * 1.96, (double)r->agreement, (double)r->step);
     }
     printf("safe: %u pages and %.1f %% of those there are (KL within %.4g)", g->safe_pages,
            100.0 * g->safe_share / 1024, (double)g->kl_limit);

@@ -27,7 +27,7 @@ struct measure {
     uint32_t *best;        /* [1 + n_budgets][n_rows] arg-maxes */
     double *kl;            /* [n_budgets] sums of one document */
     /* over documents, per budget */
-    double *sum_kl, *sum_kl2, *sum_nll, *sum_agree;
+    double *sum_kl, *sum_kl2, *sum_nll, *sum_nll2, *sum_agree;
     uint32_t n_documents;
 };
 
@@ -62,28 +62,43 @@ static enum status prefill(struct measure *m, const struct engine_sequence *q, c
     return st;
 }
 
-/* The rows' states and arg-maxes; which: 0 full attention, else the budget which - 1. */
+/* States and arg-maxes of rows [at, at + n) of those that are scored, which begin at `first`;
+ * which: 0 full attention, else the budget which - 1. */
 static enum status run_rows(struct measure *m, const struct engine_sequence *q, const uint32_t *ids,
-                            uint32_t first, uint32_t which, uint32_t budget, struct error *e) {
+                            uint32_t first, uint32_t at, uint32_t n, uint32_t which,
+                            uint32_t budget, struct error *e) {
     struct engine *g = m->c->engine;
     struct step *s = m->c->step;
+    const size_t row = (size_t)which * m->n_rows + at;
     step_clear(s, g->plan->n_layers);
-    struct span *span = engine_add_span(g, s, SPAN_VERIFY, q, first, ids + first, m->n_rows);
-    add_gate(s, span, first, budget);
-    for (uint32_t r = 0; r < m->n_rows; r++) step_add_output(s, r);
-    s->taps[0] = (struct tap){.layer = g->plan->n_layers,
-                              .n_rows = m->n_rows,
-                              .mode = TAP_KEEP,
-                              .out = m->states + (size_t)which * m->n_rows * m->d};
+    struct span *span = engine_add_span(g, s, SPAN_VERIFY, q, first + at, ids + first + at, n);
+    add_gate(s, span, first + at, budget);
+    for (uint32_t r = 0; r < n; r++) step_add_output(s, r);
+    s->taps[0] = (struct tap){
+        .layer = g->plan->n_layers, .n_rows = n, .mode = TAP_KEEP, .out = m->states + row * m->d};
     s->n_taps = 1;
     const enum status st = engine_run(g, s, e);
     if (st != STATUS_OK) return st;
-    for (uint32_t r = 0; r < m->n_rows; r++) {
+    for (uint32_t r = 0; r < n; r++) {
         if (s->outputs[r].bad)
             return error_set(e, STATUS_BAD_NUMBER, NULL, "a logit is not finite");
-        m->best[which * m->n_rows + r] = s->outputs[r].token;
+        m->best[row + r] = s->outputs[r].token;
     }
     return STATUS_OK;
+}
+
+/* All scored rows of a document, STEP_GATE_ROWS at a time, each time behind dense ones. */
+static enum status run_document(struct measure *m, const struct engine_sequence *q,
+                                const uint32_t *ids, uint32_t first, const struct gate_row *rows,
+                                struct error *e) {
+    enum status st = prefill(m, q, ids, 0, first, e);
+    for (uint32_t at = 0; at < m->n_rows && st == STATUS_OK; at += STEP_GATE_ROWS) {
+        const uint32_t left = m->n_rows - at, n = left < STEP_GATE_ROWS ? left : STEP_GATE_ROWS;
+        for (uint32_t b = 0; b < m->n_budgets && st == STATUS_OK; b++)
+            st = run_rows(m, q, ids, first, at, n, b + 1, rows[b].budget, e);
+        if (st == STATUS_OK) st = run_rows(m, q, ids, first, at, n, 0, 0, e);
+    }
+    return st;
 }
 
 static void take(struct row_sums *s, float z, float other) {
@@ -155,9 +170,11 @@ static void enter_document(struct measure *m) {
             agree += m->best[b * n + r] == m->best[r];
         }
         kl /= n;
+        nll /= n;
         m->sum_kl[b - 1] += kl;
         m->sum_kl2[b - 1] += kl * kl;
-        m->sum_nll[b - 1] += nll / n;
+        m->sum_nll[b - 1] += nll;
+        m->sum_nll2[b - 1] += nll * nll;
         m->sum_agree[b - 1] += agree / n;
     }
     m->n_documents++;
@@ -196,6 +213,13 @@ static enum status time_budgets(struct measure *m, const struct engine_sequence 
     return st;
 }
 
+/* Of the mean of n documents; the mean itself where there is but one. */
+static double standard_error(double sum, double squares, double n) {
+    const double mean = sum / n;
+    const double variance = n > 1 ? (squares - n * mean * mean) / (n - 1) : mean * mean;
+    return __builtin_sqrt(variance > 0 ? variance / n : 0);
+}
+
 /* One context over all documents that reach it; fills rows[n_budgets]. */
 static enum status one_context(struct measure *m, uint32_t context, struct gate_row *rows,
                                struct error *e) {
@@ -205,7 +229,7 @@ static enum status one_context(struct measure *m, uint32_t context, struct gate_
     if (st != STATUS_OK) return st;
     m->n_documents = 0;
     for (uint32_t b = 0; b < m->n_budgets; b++)
-        m->sum_kl[b] = m->sum_kl2[b] = m->sum_nll[b] = m->sum_agree[b] = 0;
+        m->sum_kl[b] = m->sum_kl2[b] = m->sum_nll[b] = m->sum_nll2[b] = m->sum_agree[b] = 0;
     const uint32_t first = context - m->n_rows;
     const uint32_t *last = NULL;
     for (uint32_t i = 0; i < m->c->n_documents && m->n_documents < c->gate_documents; i++) {
@@ -213,10 +237,7 @@ static enum status one_context(struct measure *m, uint32_t context, struct gate_
         if (d->n <= context) continue;
         if (isatty(STDERR_FILENO))
             fprintf(stderr, "\rcontext %u, document %u  ", context, m->n_documents + 1);
-        st = prefill(m, &q, d->ids, 0, first, e);
-        if (st == STATUS_OK) st = run_rows(m, &q, d->ids, first, 0, 0, e);
-        for (uint32_t b = 0; b < m->n_budgets && st == STATUS_OK; b++)
-            st = run_rows(m, &q, d->ids, first, b + 1, rows[b].budget, e);
+        st = run_document(m, &q, d->ids, first, rows, e);
         if (st != STATUS_OK) break;
         sum_vocabulary(m, d->ids + first + 1);
         enter_document(m);
@@ -226,12 +247,12 @@ static enum status one_context(struct measure *m, uint32_t context, struct gate_
     engine_sequence_close(m->c->engine, &q);
     const double n = m->n_documents;
     for (uint32_t b = 0; b < m->n_budgets && n > 0; b++) {
-        const double mean = m->sum_kl[b] / n;
-        const double variance = n > 1 ? (m->sum_kl2[b] - n * mean * mean) / (n - 1) : mean * mean;
         rows[b].n_positions = m->n_documents * m->n_rows;
-        rows[b].kl = (float)mean;
-        rows[b].kl_upper = (float)(mean + 1.645 * __builtin_sqrt(variance > 0 ? variance / n : 0));
+        rows[b].kl = (float)(m->sum_kl[b] / n);
+        rows[b].kl_upper =
+            (float)(m->sum_kl[b] / n + 1.645 * standard_error(m->sum_kl[b], m->sum_kl2[b], n));
         rows[b].delta_nll = (float)(m->sum_nll[b] / n);
+        rows[b].delta_nll_error = (float)standard_error(m->sum_nll[b], m->sum_nll2[b], n);
         rows[b].agreement = (float)(m->sum_agree[b] / n);
     }
     return st;
@@ -276,13 +297,14 @@ static enum status open_measure(struct measure *m, struct error *e) {
     m->own = malloc(rows * sizeof *m->own);
     m->full = malloc(rows * sizeof *m->full);
     m->best = malloc(rows * sizeof *m->best);
-    m->sum_kl = calloc(4 * sets, sizeof *m->sum_kl);
+    m->sum_kl = calloc(5 * sets, sizeof *m->sum_kl);
     if (m->states == NULL || m->own == NULL || m->full == NULL || m->best == NULL ||
         m->sum_kl == NULL)
         return error_set(e, STATUS_NO_MEMORY, NULL, "no memory");
     m->sum_kl2 = m->sum_kl + sets;
     m->sum_nll = m->sum_kl + 2 * sets;
     m->sum_agree = m->sum_kl + 3 * sets;
+    m->sum_nll2 = m->sum_kl + 4 * sets;
     return vocabulary_open(&m->vocabulary, g, (uint32_t)rows, e);
 }
 

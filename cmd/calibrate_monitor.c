@@ -27,6 +27,7 @@ enum {
     LEAST_TOKENS = 40, /* of an answer that a splice goes into, or is taken from */
     SPLICE_FROM = 20,  /* first place for a splice */
     SPLICE_TOKENS = 32,
+    N_DRAWS = 4, /* ways to draw */
 };
 
 struct answer {
@@ -159,11 +160,12 @@ struct place {
     struct engine_sequence sequence;
 };
 
-/* DESIGN.md 5: qa, reasoning, open. */
-static void as_the_presets_draw(uint32_t answer, struct sample_spec *sample) {
-    static const float temperatures[] = {0.2f, 0.5f, 0.8f}, top_ps[] = {0.8f, 0.9f, 0.95f};
-    sample->temperature = temperatures[answer % 3];
-    sample->top_p = top_ps[answer % 3];
+/* DESIGN.md 5: qa, reasoning, open; and the API's own default. */
+static void as_requests_draw(uint32_t answer, struct sample_spec *sample) {
+    static const float temperatures[N_DRAWS] = {0.2f, 0.5f, MONITOR_COOL, MONITOR_HOT};
+    static const float top_ps[N_DRAWS] = {0.8f, 0.9f, 0.95f, 1.0f};
+    sample->temperature = temperatures[answer % N_DRAWS];
+    sample->top_p = top_ps[answer % N_DRAWS];
 }
 
 static void add_place(struct calibration *c, struct place *p, uint32_t slot) {
@@ -178,7 +180,7 @@ static void add_place(struct calibration *c, struct place *p, uint32_t slot) {
     if (p->computed < a->n) return;
     struct sample_spec *sample = &step_add_output(c->step, c->step->n_rows - 1)->sample;
     sample->seed = p->answer;
-    as_the_presets_draw(p->answer, sample);
+    as_requests_draw(p->answer, sample);
 }
 
 static enum status answer_step(struct calibration *c, struct place *places, uint32_t n_places,
@@ -263,7 +265,7 @@ static enum status record(struct calibration *c, uint32_t index, struct answer *
         for (uint32_t r = 0; r < rows; r++)
             if (at + r + 1 >= a->n_prompt) {
                 struct sample_spec *sample = &step_add_output(c->step, r)->sample;
-                as_the_presets_draw(index, sample);
+                as_requests_draw(index, sample);
                 sample->target = a->ids[at + r + 1];
             }
         c->step->taps[c->step->n_taps++] = (struct tap){.layer = c->model.layer - 1,
@@ -343,7 +345,7 @@ static void find_means(struct calibration *c) {
     struct monitor_draw_record *draws = calloc(c->config->n_predict, sizeof *draws);
     CHECK(draws != NULL);
     r->cosine_deviation = 1;
-    r->threshold = r->hold = r->surprise = __builtin_inff();
+    r->threshold = r->threshold_hot = r->hold = r->surprise = __builtin_inff();
     r->clear_tokens = MONITOR_CLEAR_TOKENS;
     for (uint32_t i = 0; i < c->n_answers; i++) {
         (void)show(c, &c->answers[i], ROLLBACK_AUTO, draws);
@@ -360,10 +362,13 @@ static void find_means(struct calibration *c) {
     r->cosine_deviation = n > 0 ? (float)sqrt(cosine_squares / (double)n - m * m + 1e-6) : 1;
 }
 
-static enum status keep_text(struct calibration *c, const struct answer *a, uint32_t prompt,
+static enum status keep_text(struct calibration *c, const struct answer *a, uint32_t answer,
                              uint32_t drift, struct error *e) {
     struct monitor_text *t = &c->texts[c->n_texts];
-    *t = (struct monitor_text){.n = a->n - a->n_prompt, .drift = drift, .prompt = prompt};
+    *t = (struct monitor_text){.n = a->n - a->n_prompt,
+                               .drift = drift,
+                               .hot = answer % N_DRAWS == N_DRAWS - 1,
+                               .half = answer / N_DRAWS % 2};
     t->draws = calloc(t->n, sizeof *t->draws);
     if (t->draws == NULL) return no_memory(e);
     c->n_texts++;
@@ -417,6 +422,8 @@ static void write_report(const struct calibration *c, struct buffer *out) {
     json_write_key(&j, "planted_drifts"), json_write_uint(&j, c->scores.n_drifts);
     json_write_key(&j, "false_alarms"), json_write_double(&j, c->scores.false_alarms);
     json_write_key(&j, "caught_within_24"), json_write_double(&j, c->scores.caught);
+    json_write_key(&j, "false_alarms_hot"), json_write_double(&j, c->scores.false_alarms_hot);
+    json_write_key(&j, "caught_within_24_hot"), json_write_double(&j, c->scores.caught_hot);
     json_write_key(&j, "median_delay"), json_write_double(&j, c->scores.median_delay);
     json_write_key(&j, "held_draws"), json_write_double(&j, c->scores.held);
     json_write_key(&j, "published_false_alarms"),
@@ -428,6 +435,7 @@ static void write_report(const struct calibration *c, struct buffer *out) {
         json_write_key(&j, names[k]), json_write_float(&j, r->weights[k + 1]);
     json_write_object_end(&j);
     json_write_key(&j, "threshold"), json_write_float(&j, r->threshold);
+    json_write_key(&j, "threshold_hot"), json_write_float(&j, r->threshold_hot);
     json_write_key(&j, "hold"), json_write_float(&j, r->hold);
     json_write_key(&j, "surprise"), json_write_float(&j, r->surprise);
     json_write_object_end(&j);
@@ -441,6 +449,8 @@ static void print_report(const struct calibration *c) {
            "normal answers touched\n",
            100 * c->scores.caught, MONITOR_CAUGHT_WITHIN, c->scores.median_delay,
            100 * c->scores.false_alarms);
+    printf("                at temperature 1 alone: %.1f %% and %.1f %%\n",
+           100 * c->scores.caught_hot, 100 * c->scores.false_alarms_hot);
     printf("                after %.1f %% of normal draws some token waits, at most %d draws\n",
            100 * c->scores.held, MONITOR_CLEAR_TOKENS);
     printf("published rule: %5.1f %% of drifts caught within %d tokens,            %5.1f %% of "

@@ -21,9 +21,9 @@ static float score(const float *w, const struct monitor_draw_record *d) {
     return s;
 }
 
-/* Fitted on prompts of that parity (2: all). */
-static enum status fit(const struct monitor_text *texts, uint32_t n_texts, uint32_t parity,
-                       float *w, struct error *e) {
+/* Fitted on prompts of that half (2: all). */
+static enum status fit(const struct monitor_text *texts, uint32_t n_texts, uint32_t half, float *w,
+                       struct error *e) {
     size_t n = 0, cap = 0;
     for (uint32_t i = 0; i < n_texts; i++) cap += texts[i].n;
     float *rows = malloc(cap * MONITOR_FEATURES * sizeof *rows);
@@ -31,7 +31,7 @@ static enum status fit(const struct monitor_text *texts, uint32_t n_texts, uint3
     enum status st = rows == NULL || labels == NULL ? no_memory(e) : STATUS_OK;
     for (uint32_t i = 0; st == STATUS_OK && i < n_texts; i++) {
         const struct monitor_text *t = &texts[i];
-        if (parity < 2 && t->prompt % 2 != parity) continue;
+        if (half < 2 && t->half != half) continue;
         const bool drift = t->drift != UINT32_MAX;
         const uint32_t from = drift ? t->drift + FIT_FROM : 0;
         const uint32_t to = drift && t->drift + MONITOR_CAUGHT_WITHIN < t->n
@@ -95,12 +95,13 @@ enum status monitor_rule_fit(const struct monitor_text *texts, uint32_t n_texts,
     float *surprises = malloc(n_draws * sizeof *surprises);
     float *delays = malloc(n_texts * sizeof *delays);
     if (maxima == NULL || scores == NULL || surprises == NULL || delays == NULL) st = no_memory(e);
-    size_t n = 0, n_scores = 0, n_surprises = 0;
+    /* Hot ones stand at the end. */
+    size_t n = 0, n_hot = 0, n_scores = 0, n_surprises = 0;
     for (uint32_t i = 0; st == STATUS_OK && i < n_texts; i++) {
         const struct monitor_text *t = &texts[i];
-        const float *w = halves[1 - t->prompt % 2];
+        const float *w = halves[1 - t->half];
         if (t->drift != UINT32_MAX) continue;
-        maxima[n++] = largest(t, w, 0, t->n);
+        maxima[t->hot ? n_texts - ++n_hot : n++] = largest(t, w, 0, t->n);
         for (uint32_t k = 0; k < t->n; k++) {
             surprises[n_surprises++] = t->draws[k].surprise;
             if (t->draws[k].has_cosine) scores[n_scores++] = score(w, &t->draws[k]);
@@ -110,6 +111,11 @@ enum status monitor_rule_fit(const struct monitor_text *texts, uint32_t n_texts,
         st = error_set(e, STATUS_INVALID, "file", "the answers are too short");
     if (st == STATUS_OK) {
         r->threshold = nextafterf(upper(maxima, n, FALSE_ALARMS), __builtin_inff());
+        r->threshold_hot = r->threshold;
+        if (n_hot > 0)
+            r->threshold_hot =
+                nextafterf(upper(maxima + n_texts - n_hot, n_hot, FALSE_ALARMS), __builtin_inff());
+        if (r->threshold_hot < r->threshold) r->threshold_hot = r->threshold;
         r->hold = upper(scores, n_scores, HELD_DRAWS);
         if (r->hold > r->threshold) r->hold = r->threshold;
         r->surprise = upper(surprises, n_surprises, SURPRISING_DRAWS);
@@ -118,22 +124,29 @@ enum status monitor_rule_fit(const struct monitor_text *texts, uint32_t n_texts,
     }
     uint64_t held = 0, normal_draws = 0;
     uint32_t alarms = 0, caught = 0, fixed_alarms = 0, fixed_caught = 0;
+    uint32_t alarms_hot = 0, normal_hot = 0, caught_hot = 0, drifts_hot = 0;
     for (uint32_t i = 0; st == STATUS_OK && i < n_texts; i++) {
         const struct monitor_text *t = &texts[i];
-        const float *w = halves[1 - t->prompt % 2];
+        const float *w = halves[1 - t->half];
+        const float threshold = t->hot ? r->threshold_hot : r->threshold;
         if (t->drift == UINT32_MAX) {
             out->n_normal++;
-            alarms += largest(t, w, 0, t->n) >= r->threshold;
+            const bool alarm = largest(t, w, 0, t->n) >= threshold;
+            alarms += alarm;
+            normal_hot += t->hot;
+            alarms_hot += alarm && t->hot;
             fixed_alarms += t->fixed_caught;
             held += held_draws(t, w, r);
             normal_draws += t->n;
             continue;
         }
         out->n_drifts++;
+        drifts_hot += t->hot;
         fixed_caught += t->fixed_caught;
         for (uint32_t k = 0; k < MONITOR_CAUGHT_WITHIN; k++) {
-            if (largest(t, w, t->drift + k, t->drift + k + 1) < r->threshold) continue;
+            if (largest(t, w, t->drift + k, t->drift + k + 1) < threshold) continue;
             delays[caught++] = (float)k;
+            caught_hot += t->hot;
             break;
         }
     }
@@ -141,6 +154,8 @@ enum status monitor_rule_fit(const struct monitor_text *texts, uint32_t n_texts,
         out->false_alarms = alarms / (double)out->n_normal;
         out->held = (double)held / (double)normal_draws;
         out->caught = caught / (double)out->n_drifts;
+        out->false_alarms_hot = normal_hot > 0 ? alarms_hot / (double)normal_hot : 0;
+        out->caught_hot = drifts_hot > 0 ? caught_hot / (double)drifts_hot : 0;
         out->fixed_false_alarms = fixed_alarms / (double)out->n_normal;
         out->fixed_caught = fixed_caught / (double)out->n_drifts;
         out->median_delay = caught > 0 ? (double)upper(delays, caught, 0.5) : 0;

@@ -55,7 +55,8 @@ enum status inspect_memory(const struct config *c, const struct plan *p, struct 
     for (uint32_t g = 0; g < p->n_groups; g++) {
         const struct kv_group *group = &p->groups[g];
         page_bytes += kv_page_bytes(group, o.kv);
-        /* What serve --gates on keeps of a page: least and greatest key per channel, F16. */
+        /* What serve --gates on keeps of a page: mean and deviation of the keys per channel, F16.
+         */
         bounds_bytes +=
             (uint64_t)group->n_layers * group->n_kv_heads * group->head_dim * 2 * sizeof(uint16_t);
     }

@@ -56,6 +56,9 @@ static enum status read_preset(const char *task, const json_t *o, struct policy_
         } else if (strcmp(key, "top_p") == 0) {
             st = read_number(v, field, 0, 1, true, &x, e);
             p->top_p = (float)x;
+        } else if (strcmp(key, "entropy_threshold") == 0) {
+            st = read_number(v, field, 0, 20, false, &x, e);
+            p->entropy_threshold = (float)x;
         } else {
             st = bad(e, field, "is not known");
         }

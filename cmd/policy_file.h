@@ -1,6 +1,7 @@
 /* policy_file.h: --config F: the policy as a file.
  *
- *   {"presets": {"TASK" or "middle": {"temperature": 0 .. 2, "top_p": above 0, at most 1}, ...},
+ *   {"presets": {"TASK" or "middle": {"temperature": 0 .. 2, "top_p": above 0, at most 1,
+ *                                     "entropy_threshold": 0 .. 20 nats}, ...},
  *    "task_words": {"LIST": ["phrase", ...], ...},   as --task-words (models/task_words.h)
  *    "drift": {"reference": rows, "window": rows},   20 .. 65536 each
  *    "adapt": {"rows": 20 .. 4096, "replay": "F.jsonl", "validation": "F.jsonl"}}

@@ -46,7 +46,7 @@ struct backend_config {
     enum cpu_isa isa;
     enum activation_format activations;
     enum kv_format kv;
-    bool gates; /* keep what page choices need: key bounds of every page (about 6 % of the KV) */
+    bool gates; /* keep what page choices need of the keys of every page (about 6 % of the KV) */
     void (*between)(void *arg); /* may be NULL */
     void *between_arg;
     /* Called now and then during init (repacking) with done in [0, 1]; may be NULL. */

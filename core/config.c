@@ -196,7 +196,7 @@ static const struct knob knobs[] = {
          "pages to choose, ascending"),
     NUMBER("--documents", BIT(CALIBRATE), gate_documents, "24", NULL, 1, 4096,
            "most documents per context"),
-    NUMBER("--tokens", BIT(CALIBRATE), gate_tokens, "64", NULL, 1, 64,
+    NUMBER("--tokens", BIT(CALIBRATE), gate_tokens, "64", NULL, 1, 512,
            "positions scored per document and context"),
     FRACTION("--kl", BIT(CALIBRATE), gate_kl, "0.01", 0.000001, 10,
              "most nats from full attention that the safe budget may be"),
@@ -294,7 +294,8 @@ static const struct knob knobs[] = {
     LIST("--pin", ENGINE, pin, NULL, 0, 65535, "CPUs of the compute threads, as 0,2,4-7"),
     CHOICE("--numa", ENGINE, only_choice, "auto", "auto", "*", "memory node"),
     SWITCH("--gates", BIT(SERVE) | BIT(RUN), gates, "on",
-           "keep bounds of KV pages (6 % more memory), so that requests can ask for laconic.gate"),
+           "keep what choosing KV pages needs (6 % more memory), so that requests can ask for "
+           "laconic.gate"),
     TEXT("--gate-words", "F", BIT(SERVE) | BIT(RUN), gate_words, NULL,
          "words, one a line, that raise a gate's budget when they stand in the prompt"),
     SWITCH("--huge-pages", ENGINE, huge_pages, "on", "ask for transparent huge pages"),

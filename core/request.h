@@ -69,6 +69,8 @@ enum request_field {
     REQUEST_SET_FREQUENCY = 1 << 8,
     REQUEST_SET_GATE = 1 << 16,
     REQUEST_SET_TASK_TYPE = 1 << 9,
+    REQUEST_SET_ROLLBACK = 1 << 10,
+    REQUEST_SET_ENTROPY_THRESHOLD = 1 << 11, /* rollback.entropy_threshold */
 };
 
 /* Thresholds are those of rule `fixed`; `auto` has its own, calibrated. */

@@ -311,6 +311,7 @@ static void parse_rollback_member(struct parse *p, const char *key, const json_t
     } else if (strcmp(key, "entropy_threshold") == 0) {
         *thresholds = true;
         if (number_in(p, v, field, 0, 20, false, &d)) out->entropy_threshold = (float)d;
+        p->r->set |= REQUEST_SET_ENTROPY_THRESHOLD;
     } else if (strcmp(key, "similarity_threshold") == 0) {
         *thresholds = true;
         if (number_in(p, v, field, -1, 1, false, &d)) out->similarity_threshold = (float)d;
@@ -332,6 +333,7 @@ static void parse_rollback(struct parse *p, const json_t *v, struct rollback *ou
     const char *key;
     json_t *member;
     bool thresholds = false;
+    p->r->set |= REQUEST_SET_ROLLBACK;
     out->rule = ROLLBACK_AUTO;
     json_object_foreach((json_t *)(uintptr_t)v, key, member) {
         if (p->status != STATUS_OK) return;

@@ -248,8 +248,7 @@ static enum status take_host_memory(struct cuda_backend *b, struct error *e) {
     bool all = b->layers != NULL && b->row_span != NULL && b->needed != NULL &&
                b->last_layer != NULL && b->n_run_layers != NULL;
     if (b->cfg.gates) {
-        b->gate_of.entries =
-            calloc((size_t)b->cfg.n_slots * CUDA_GATE_RING, sizeof *b->gate_of.entries);
+        b->gate_of.entries = calloc((size_t)b->cfg.n_slots * GATE_RING, sizeof *b->gate_of.entries);
         b->gate_of.anchors = calloc(b->cfg.n_ctx / KV_PAGE_TOKENS / 64 + 1, sizeof(uint64_t));
         all = all && b->gate_of.entries != NULL && b->gate_of.anchors != NULL;
     }

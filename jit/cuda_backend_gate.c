@@ -7,14 +7,10 @@
 
 void cuda_gate_plan_bucket(const struct cuda_backend *b, struct cuda_bucket *k) {
     const uint32_t spans = b->cfg.limits.max_spans > 0 ? b->cfg.limits.max_spans : 1;
-    const uint64_t choices = (uint64_t)spans * CUDA_SPAN_CHOICES;
+    const uint64_t choices = (uint64_t)spans * GATE_SPAN_CHOICES;
     const uint64_t seals = (uint64_t)spans + k->rows / KV_PAGE_TOKENS;
     k->max_choices = choices < k->rows ? (uint32_t)choices : k->rows;
     k->max_seals = seals < k->rows ? (uint32_t)seals : k->rows;
-}
-
-static uint32_t entry_of(uint32_t slot, uint32_t position) {
-    return slot * CUDA_GATE_RING + position / STEP_GATE_REFRESH % CUDA_GATE_RING;
 }
 
 /* Sinks and anchors before the recent page, each once, and what the budget adds. */
@@ -40,8 +36,8 @@ static void copy_slots(struct cuda_backend *b, const struct step *s, struct cuda
     for (uint32_t i = 0; i < s->n_slot_copies; i++) {
         const struct slot_copy *c = &s->slot_copies[i];
         CHECK(c->from < b->cfg.n_slots && c->to < b->cfg.n_slots);
-        memcpy(entries + (size_t)c->to * CUDA_GATE_RING, entries + (size_t)c->from * CUDA_GATE_RING,
-               CUDA_GATE_RING * sizeof *entries);
+        memcpy(entries + (size_t)c->to * GATE_RING, entries + (size_t)c->from * GATE_RING,
+               GATE_RING * sizeof *entries);
         k->slot_copies[2 * i] = c->from;
         k->slot_copies[2 * i + 1] = c->to;
     }
@@ -52,33 +48,22 @@ static void copy_slots(struct cuda_backend *b, const struct step *s, struct cuda
 static void make_choices(struct cuda_backend *b, const struct step *s, struct cuda_block *k) {
     uint32_t n = 0;
     memcpy(k->anchors, s->gate_pages, s->n_gate_pages * sizeof *k->anchors);
-    for (uint32_t i = 0; i < s->n_spans; i++) {
-        const struct span *span = &s->spans[i];
-        if (span->gate == STEP_NONE) continue;
-        CHECK(span->gate < s->n_gates && span->slot < b->cfg.n_slots);
-        const struct gate_policy *g = &s->gates[span->gate];
-        CHECK(g->sink_pages >= 1 && g->recent_pages >= 1);
-        CHECK(g->first_anchor + g->n_anchors <= s->n_gate_pages);
-        const uint32_t end = span->first_position + span->n_tokens;
-        CHECK(end <= g->first_position || span->n_tokens <= STEP_GATE_ROWS ||
-              end - g->first_position <= STEP_GATE_ROWS);
-        for (uint32_t r = 0; r < span->n_tokens; r++) {
-            const uint32_t p = span->first_position + r;
-            if (p < g->first_position || gate_choice_position(g, p) != p) continue;
-            const uint32_t recent = gate_recent_page(g, p), entry = entry_of(span->slot, p);
-            const uint32_t budget = gate_budget(g, p);
-            b->gate_of.entries[entry] =
-                (struct cuda_gate_entry){p + 1, recent, count_chosen(b, s, g, recent, budget)};
-            CHECK(n < k->bucket->max_choices);
-            k->choices[n++] = (struct page_choice){.row = span->first_row + r,
-                                                   .entry = entry,
-                                                   .sink_pages = g->sink_pages,
-                                                   .recent_page = recent,
-                                                   .budget_pages = budget,
-                                                   .first_anchor = g->first_anchor,
-                                                   .n_anchors = g->n_anchors,
-                                                   .dense_layers = g->dense_layers};
-        }
+    for (struct gate_walk w = {0}; gate_next_choice(s, b->cfg.n_slots, &w);) {
+        const struct gate_policy *g = w.policy;
+        const uint32_t recent = gate_recent_page(g, w.position);
+        const uint32_t budget = gate_budget(g, w.position);
+        const uint32_t entry = gate_ring_index(w.span->slot, w.position);
+        b->gate_of.entries[entry] =
+            (struct cuda_gate_entry){w.position + 1, recent, count_chosen(b, s, g, recent, budget)};
+        CHECK(n < k->bucket->max_choices);
+        k->choices[n++] = (struct page_choice){.row = w.row,
+                                               .entry = entry,
+                                               .sink_pages = g->sink_pages,
+                                               .recent_page = recent,
+                                               .budget_pages = budget,
+                                               .first_anchor = g->first_anchor,
+                                               .n_anchors = g->n_anchors,
+                                               .dense_layers = g->dense_layers};
     }
     k->counts[CUDA_COUNT_CHOICES] = n;
 }
@@ -87,13 +72,14 @@ static uint32_t look_up(const struct cuda_backend *b, const struct step *s, stru
     uint32_t n_gated = 0;
     for (uint32_t i = 0; i < s->n_spans; i++) {
         const struct span *span = &s->spans[i];
-        const struct gate_policy *g = span->gate != STEP_NONE ? &s->gates[span->gate] : NULL;
         for (uint32_t r = 0; r < span->n_tokens; r++) {
             const uint32_t p = span->first_position + r;
+            const struct gate_policy *g = gate_policy_at(s, span, p);
             struct attention_gate *out = &k->row_gates[span->first_row + r];
             *out = (struct attention_gate){.entry = UINT32_MAX};
-            if (g == NULL || p < g->first_position) continue;
-            const uint32_t at = gate_choice_position(g, p), entry = entry_of(span->slot, at);
+            if (g == NULL) continue;
+            const uint32_t at = gate_choice_position(g, p);
+            const uint32_t entry = gate_ring_index(span->slot, at);
             const struct cuda_gate_entry *e = &b->gate_of.entries[entry];
             CHECK(e->at == at + 1);
             *out = (struct attention_gate){entry, e->recent_page, e->n_chosen, g->dense_layers};

@@ -369,7 +369,7 @@ static uint64_t walk_gates(struct walk *w) {
     g->mask_stride = (b->cfg.n_ctx + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
     /* Whole multiples of 16 bytes, for the kernel that copies slots. */
     g->mask_entry = (uint32_t)(p->n_layers * heads * g->mask_stride + 7) / 8 * 8;
-    g->slot_bytes = (uint64_t)CUDA_GATE_RING * g->mask_entry * sizeof(uint16_t);
+    g->slot_bytes = (uint64_t)GATE_RING * g->mask_entry * sizeof(uint16_t);
     g->score_stride = g->mask_stride * (KV_BLOCK_TOKENS / KV_PAGE_TOKENS);
     g->masks = room_for(w, g->slot_bytes * b->cfg.n_slots);
     g->scores = room_for(w, choices * heads * g->score_stride * sizeof(float));

@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 
 #include "alloc/device_memory.h"
+#include "core/gate_choice.h"
 #include "core/nvtx.h"
 #include "jit/compiler.h"
 #include "jit/cuda_backend.h"
@@ -23,9 +24,6 @@ enum {
     CUDA_MAX_BUCKETS = 20, /* 1, 2, 4, ... */
     CUDA_PARTIAL_BYTES = 256 << 20,
     CUDA_PINNED_LIST_BYTES = 16 << 20,
-    /* Groups of positions whose page choices a slot keeps. */
-    CUDA_GATE_RING = (STEP_GATE_KEPT + STEP_GATE_ROWS) / STEP_GATE_REFRESH + 2,
-    CUDA_SPAN_CHOICES = STEP_GATE_ROWS / STEP_GATE_REFRESH + 2, /* most in a span of a step */
 };
 
 enum cuda_phase { CUDA_DECODE, CUDA_PREFILL, CUDA_PHASES };
@@ -98,7 +96,7 @@ struct cuda_gate {
     uint32_t mask_stride, mask_entry; /* u16 of a (layer, KV head), of an entry */
     uint32_t score_stride;
     uint64_t slot_bytes;             /* masks of a slot */
-    struct cuda_gate_entry *entries; /* [n_slots][CUDA_GATE_RING] */
+    struct cuda_gate_entry *entries; /* [n_slots][GATE_RING] */
     uint64_t *anchors;               /* bitmap of pages, scratch */
 };
 

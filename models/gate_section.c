@@ -4,14 +4,14 @@
 
 #include "core/check.h"
 
-enum { MAGIC = 0x45544147, VERSION = 1 };
+enum { MAGIC = 0x45544147, VERSION = 2 };
 
 struct header {
     uint32_t magic, version, n_rows, least_context, safe_pages, safe_share;
     float kl_limit;
     uint32_t zero;
 };
-_Static_assert(sizeof(struct header) == 32 && sizeof(struct gate_row) == 32, "the file's layout");
+_Static_assert(sizeof(struct header) == 32 && sizeof(struct gate_row) == 36, "the file's layout");
 
 enum status gate_section_read(struct gate_section *out, const void *bytes, size_t n,
                               struct error *e) {

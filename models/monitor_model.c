@@ -66,13 +66,13 @@ static enum status view_rule(struct monitor_model *m, const struct sidecar_secti
     if (s->bytes < sizeof h) return corrupt(e, "of the calibration is too short");
     memcpy(&h, s->data, sizeof h);
     const struct monitor_rule *r = &h.rule;
-    const float numbers[] = {
-        r->threshold,         r->hold,        r->surprise,        r->entropy_mean,
-        r->entropy_deviation, r->cosine_mean, r->cosine_deviation};
-    if (!all_finite(r->weights, MONITOR_WEIGHTS) || !all_finite(numbers, 7) ||
-        r->hold > r->threshold || !(r->entropy_deviation > 0) || !(r->cosine_deviation > 0) ||
-        !(r->surprise > 0) || r->clear_tokens == 0 || r->clear_tokens > MAX_CLEAR_TOKENS ||
-        !all_zero(h.zero, sizeof h.zero))
+    const float numbers[] = {r->threshold,   r->threshold_hot,   r->hold,
+                             r->surprise,    r->entropy_mean,    r->entropy_deviation,
+                             r->cosine_mean, r->cosine_deviation};
+    if (!all_finite(r->weights, MONITOR_WEIGHTS) || !all_finite(numbers, 8) ||
+        r->hold > r->threshold || r->threshold > r->threshold_hot || !(r->entropy_deviation > 0) ||
+        !(r->cosine_deviation > 0) || !(r->surprise > 0) || r->clear_tokens == 0 ||
+        r->clear_tokens > MAX_CLEAR_TOKENS || !all_zero(h.zero, sizeof h.zero))
         return corrupt(e, "of the calibration is out of range");
     m->rule = *r;
     m->calibrated = true;

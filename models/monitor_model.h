@@ -3,8 +3,8 @@
  *
  * Section `monitor`, key "monitor": {layer u32, d_model u32, rows u64 that the mean is of, zeros to
  * 64 bytes, mean F32[d_model]}. Section `calibration`, key "monitor": {weights
- * F32[MONITOR_WEIGHTS], threshold, surprise, entropy mean, entropy deviation F32, clear_tokens u32,
- * zeros to 64 bytes}, then a report (JSON) of what was measured. Little endian.
+ * F32[MONITOR_WEIGHTS], then struct monitor_rule's others in order, F32, clear_tokens u32, zeros to
+ * 128 bytes}, then a report (JSON) of what was measured. Little endian.
  *
  * Hostile input: view checks sizes, ranges and that every number is finite (STATUS_CORRUPT);
  * another model's width is STATUS_INVALID. The view points into the sections.
@@ -27,6 +27,7 @@ enum { MONITOR_WEIGHTS = 6 };
 struct monitor_rule {
     float weights[MONITOR_WEIGHTS]; /* bias, then one a feature */
     float threshold;                /* of the score: withdraw */
+    float threshold_hot;            /* the same at temperature 1 and over; >= threshold */
     float hold;                     /* of the score: hold back; <= threshold */
     float surprise;                 /* nats: a token drawn against odds is held back */
     /* What an answer's entropies (nats) and cosines are, before it has shown its own. */

@@ -36,7 +36,7 @@
     X(LABEL_HEADS, 5, "label-heads", 1)                                                            \
     X(ROUTER, 6, "router", 1)                                                                      \
     X(PROFILES, 7, "profiles", 1)                                                                  \
-    X(GATE, 8, "gate", 1)                                                                          \
+    X(GATE, 8, "gate", 2)                                                                          \
     X(REGULATION, 9, "regulation", 1)                                                              \
     X(MONITOR, 10, "monitor", 1)                                                                   \
     X(CALIBRATION, 11, "calibration", 1)                                                           \

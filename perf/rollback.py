@@ -3,8 +3,8 @@
 
 usage: rollback.py MODEL --side-car F [--shared DIR] [--encoder DIR] [--runs 200] [--normal 1000] [--tokens 96] [--threads N] [--out F.json] [--check]
 The server is build/tests/planted/planted_serve: the product, with a backend in between that plants drifts (that file says how).
-Normal answers: prompts of data/tasks/train.jsonl, a third each at temperature 0.2, 0.5 and 0.8 (top_p 0.8, 0.9, 0.95; as the presets draw):
-how many of them does a rule touch? As many again, at most 200, at temperature 1, which the rule is not calibrated for. Drifts: half are spliced (24 tokens of another prompt's answer), half steered (for 24 draws the words of that
+Normal answers: prompts of data/tasks/train.jsonl, a quarter each at temperature 0.2, 0.5 and 0.8 (top_p 0.8, 0.9, 0.95; as the presets draw)
+and at the API's own 1 and 1: how many of them does a rule touch? Drifts: half are spliced (24 tokens of another prompt's answer), half steered (for 24 draws the words of that
 answer get +9); caught means a trigger on one of these 24 draws. Judge, who knows nothing of the monitor: a sentence encoder; a window of 12
 words is off topic when it is nearer to the donor's prompt and answer than to its own. What a client gets with the monitor is compared with
 what it gets without. The side-car's calibration prompts must be others (data/prompts). The machine's load is printed: rates do not depend on
@@ -49,7 +49,7 @@ class Server:
         return out
 
 
-KNOBS = [{'temperature': 0.2, 'top_p': 0.8}, {'temperature': 0.5, 'top_p': 0.9}, {'temperature': 0.8, 'top_p': 0.95}]  # as the presets draw
+KNOBS = [{'temperature': 0.2, 'top_p': 0.8}, {'temperature': 0.5, 'top_p': 0.9}, {'temperature': 0.8, 'top_p': 0.95}, {'temperature': 1, 'top_p': 1}]  # the presets', and the API's own
 RULES = {'auto': {}, 'published': {'rule': 'fixed'}}
 
 
@@ -96,15 +96,12 @@ def main():
         # Normal answers.
         normal = rows[:o.normal]
         for name, rule in RULES.items():
-            got = list(pool.map(lambda i: s.ask(normal[i]['text'], i, KNOBS[i % 3], o.tokens, rule), range(len(normal))))
+            got = list(pool.map(lambda i: s.ask(normal[i]['text'], i, KNOBS[i % 4], o.tokens, rule), range(len(normal))))
             touched = [g['rollbacks'] > 0 for g in got]
             report[f'normal_{name}'] = {'answers': len(got), 'touched': sum(touched), 'tokens': sum(g['n'] for g in got),
-                                        'by_temperature': [[sum(touched[k::3]), len(touched[k::3])] for k in range(3)]}
-            print(f"normal answers touched, {name:9}: {share(sum(touched), len(got))}; 0.2, 0.5, 0.8: "
-                  + ', '.join(f'{sum(touched[k::3])}/{len(touched[k::3])}' for k in range(3)) + f'; {time.time() - t0:.0f} s', flush=True)
-        wild = list(pool.map(lambda i: s.ask(normal[i]['text'], i, {'temperature': 1}, o.tokens, RULES['auto'])['rollbacks'] > 0, range(min(200, len(normal)))))
-        report['normal_auto_temperature_1'] = [sum(wild), len(wild)]
-        print(f"at temperature 1, auto: {share(sum(wild), len(wild))}; {time.time() - t0:.0f} s", flush=True)
+                                        'by_temperature': [[sum(touched[k::4]), len(touched[k::4])] for k in range(4)]}
+            print(f"normal answers touched, {name:9}: {share(sum(touched), len(got))}; 0.2, 0.5, 0.8, 1: "
+                  + ', '.join(f'{sum(touched[k::4])}/{len(touched[k::4])}' for k in range(4)) + f'; {time.time() - t0:.0f} s', flush=True)
         # Drifts: English prompts with answers long enough.
         english = [r for r in rows[o.normal:] if r['lang'] == 'en'][:2 * o.runs + 40]
         base = [g for g in pool.map(lambda i: {**s.ask(english[i]['text'], 10 ** 6 + i, KNOBS[1 + i % 2], o.tokens, None), 'prompt': english[i]['text'], 'seed': 10 ** 6 + i,
@@ -149,7 +146,15 @@ def main():
                 off_topic[name] = n
                 report['off_topic_words'] = off_topic
                 print(f"off-topic words by the judge, {name:9}: {n}" + (f" ({n / off_topic['off'] - 1:+.0%})" if name != 'off' else ''), flush=True)
-        print(f'load after: {os.getloadavg()[0]:.1f}')
+        print('\n| | auto | published rule |\n|---|---|---|')
+        rows_of = lambda what, of: print(f'| {what} |' + ''.join(f' {of(report, name)} |' for name in RULES))
+        rows_of('normal answers touched', lambda r, n: share(r[f'normal_{n}']['touched'], r[f'normal_{n}']['answers']))
+        for k, t in enumerate(KNOBS): rows_of(f"at temperature {t['temperature']}", lambda r, n: share(*r[f'normal_{n}']['by_temperature'][k]))
+        rows_of(f'drifts caught within {WITHIN} tokens', lambda r, n: share(r[f'drift_{n}']['caught'], r[f'drift_{n}']['runs']))
+        rows_of('spliced; steered', lambda r, n: '; '.join('/'.join(map(str, r[f'drift_{n}'][k])) for k in ('splice', 'steer')))
+        rows_of('median delay, draws', lambda r, n: r[f'drift_{n}']['median_delay'])
+        if s.encoder: rows_of(f"off-topic words (without a monitor: {off_topic['off']})", lambda r, n: f"{off_topic[n]} ({off_topic[n] / max(1, off_topic['off']) - 1:+.0%})")
+        print(f'\nload after: {os.getloadavg()[0]:.1f}')
         n, d, w = report['normal_auto'], report['drift_auto'], report.get('off_topic_words')
         good = n['touched'] <= 0.03 * n['answers'] and d['caught'] >= 0.75 * d['runs'] and report['neighbours_equal'] and (not w or w['auto'] <= 0.42 * w['off'])
         print('the bar is', 'met' if good else 'not met', flush=True)

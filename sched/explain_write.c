@@ -75,6 +75,8 @@ static void write_preset(struct json_writer *j, const struct policy_decision *d)
     json_write_object(j);
     if (d->set & REQUEST_SET_TEMPERATURE) write_float(j, "temperature", d->temperature);
     if (d->set & REQUEST_SET_TOP_P) write_float(j, "top_p", d->top_p);
+    if (d->set & REQUEST_SET_ENTROPY_THRESHOLD)
+        write_float(j, "entropy_threshold", d->entropy_threshold);
     json_write_object_end(j);
     json_write_object_end(j);
 }

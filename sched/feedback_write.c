@@ -27,6 +27,8 @@ static void write_presets(const struct policy_epoch *epoch, struct json_writer *
         json_write_float(j, p->temperature);
         json_write_key(j, "top_p");
         json_write_float(j, p->top_p);
+        json_write_key(j, "entropy_threshold");
+        json_write_float(j, p->entropy_threshold);
         json_write_object_end(j);
     }
     json_write_object_end(j);

@@ -262,6 +262,13 @@ static struct monitor_verdict trigger(struct monitor *m, uint32_t held) {
     return v;
 }
 
+/* An answer drawn at random leaves its topic by itself, now and then. */
+static float threshold_at(const struct monitor_rule *r, float temperature) {
+    const float share = (temperature - MONITOR_COOL) / (MONITOR_HOT - MONITOR_COOL);
+    if (!(share > 0)) return r->threshold;
+    return share < 1 ? r->threshold + share * (r->threshold_hot - r->threshold) : r->threshold_hot;
+}
+
 struct monitor_verdict monitor_draw(struct monitor *m, uint32_t position, struct output *o) {
     CHECK(m->on && position == m->n_drawn);
     static const struct monitor_point nothing;
@@ -281,7 +288,7 @@ struct monitor_verdict monitor_draw(struct monitor *m, uint32_t position, struct
         p->odds = monitor_odds(o);
         if (!isnan(p->cosine)) fill_features(m, position, p);
         p->suspicious = p->score >= r->hold || p->surprise >= r->surprise;
-        triggered = p->score >= r->threshold;
+        triggered = p->score >= threshold_at(r, o->sample.temperature);
     } else {
         p->suspicious = fixed_suspicious(m, &before, p);
         triggered = p->suspicious && before.suspicious && position - m->n_prompt >= FIXED_ROW &&

@@ -14,12 +14,13 @@
  * own up to MONITOR_SLOPE draws ago, in deviations; the cosine; its slope since then; over the last
  * 16 draws, the mean z-value of the entropies against the answer's own, and of the odds: by how
  * much a token was less likely than the request's own sampling leads to expect (monitor_odds), so
- * that a high temperature is no drift. A score over the threshold triggers. A draw is suspicious
- * when its score is over `hold`, or when its token was drawn against odds; it and what follows are
- * held until `clear_tokens` draws later no score is over `hold`, or `window` tokens stand behind
- * it. An unsuspicious token waits for nothing. Rule `fixed`, as published: three draws in a row
- * with an entropy above max(threshold, mean + 2 deviations of the answer's own) and a cosine below
- * the threshold; those are what is held.
+ * that a high temperature is no drift. A score over the threshold triggers; above temperature 0.8
+ * the threshold rises, up to the one calibrated at 1. A draw is suspicious when its score is over
+ * `hold`, or when its token was drawn against odds; it and what follows are held until
+ * `clear_tokens` draws later no score is over `hold`, or `window` tokens stand behind it. An
+ * unsuspicious token waits for nothing. Rule `fixed`, as published: three draws in a row with an
+ * entropy above max(threshold, mean + 2 deviations of the answer's own) and a cosine below the
+ * threshold; those are what is held.
  *
  * A trigger cuts back to the last confident token: to the first held token, which is not drawn
  * again there. One trigger more than `max` trips the breaker instead: the
@@ -51,6 +52,10 @@ enum {
     MONITOR_FEATURES = MONITOR_WEIGHTS - 1,
     MONITOR_BLOCKS = 4, /* references kept; more than a rollback goes back */
 };
+
+/* Temperatures up to which one threshold holds, and from which the other. */
+#define MONITOR_COOL 0.8f
+#define MONITOR_HOT  1.0f
 
 /* One draw, and the answer's statistics up to it. */
 struct monitor_point {

@@ -34,13 +34,13 @@ struct policy {
 
 struct policy_presets policy_default_presets(void) {
     return (struct policy_presets){
-        .task = {[METRIC_TASK_DETERMINISTIC] = {0.2f, 0.8f},
-                 [METRIC_TASK_OPEN] = {0.8f, 0.95f},
-                 [METRIC_TASK_REASONING] = {0.5f, 0.9f},
-                 [METRIC_TASK_CODE] = {0.2f, 0.95f},
-                 [METRIC_TASK_CLASSIFY] = {0, 1},
-                 [METRIC_TASK_QA] = {0.2f, 0.8f}},
-        .middle = {0.5f, 0.9f},
+        .task = {[METRIC_TASK_DETERMINISTIC] = {0.2f, 0.8f, 1.5f},
+                 [METRIC_TASK_OPEN] = {0.8f, 0.95f, 2.8f},
+                 [METRIC_TASK_REASONING] = {0.5f, 0.9f, 2.1f},
+                 [METRIC_TASK_CODE] = {0.2f, 0.95f, 2.1f},
+                 [METRIC_TASK_CLASSIFY] = {0, 1, 2.1f},
+                 [METRIC_TASK_QA] = {0.2f, 0.8f, 1.5f}},
+        .middle = {0.5f, 0.9f, 2.1f},
     };
 }
 
@@ -55,14 +55,16 @@ const char *policy_by_name(enum policy_by by) {
 /* ---- epochs ---- */
 
 static uint64_t hash_presets(const struct policy_presets *presets) {
-    float v[2 * (METRIC_TASK_NONE + 1)];
+    float v[3 * (METRIC_TASK_NONE + 1)];
     uint32_t n = 0;
     for (int t = 0; t < METRIC_TASK_NONE; t++) {
         v[n++] = presets->task[t].temperature;
         v[n++] = presets->task[t].top_p;
+        v[n++] = presets->task[t].entropy_threshold;
     }
     v[n++] = presets->middle.temperature;
     v[n++] = presets->middle.top_p;
+    v[n++] = presets->middle.entropy_threshold;
     return XXH3_64bits(v, sizeof v);
 }
 
@@ -266,16 +268,27 @@ void policy_decide(struct policy *p, const struct policy_epoch *epoch, const str
     }
 }
 
+void policy_watch(const struct policy_epoch *epoch, bool calibrated, struct request *r) {
+    const bool answers = r->kind == REQUEST_CHAT || r->kind == REQUEST_COMPLETION;
+    if (epoch->kind != POLICY_ADAPTIVE || !calibrated || !answers || r->n_labels > 0) return;
+    if (!(r->set & REQUEST_SET_ROLLBACK)) r->rollback.rule = ROLLBACK_AUTO;
+}
+
 void policy_apply(const struct policy_epoch *epoch, struct policy_decision *d, struct request *r) {
     d->set = 0;
     if (epoch->kind == POLICY_EXACT && d->by != POLICY_BY_CLIENT) return;
     const struct policy_preset *preset =
         d->task == METRIC_TASK_NONE ? &epoch->presets.middle : &epoch->presets.task[d->task];
-    if (r->regulate) return; /* it fills them, token by token */
-    d->set = (uint32_t)(REQUEST_SET_TEMPERATURE | REQUEST_SET_TOP_P) & ~r->set;
+    /* A regulated answer's temperature and top_p come token by token. */
+    uint32_t names = r->regulate ? 0 : (uint32_t)(REQUEST_SET_TEMPERATURE | REQUEST_SET_TOP_P);
+    if (r->rollback.rule == ROLLBACK_FIXED) names |= REQUEST_SET_ENTROPY_THRESHOLD;
+    d->set = names & ~r->set;
     d->temperature = preset->temperature;
     d->top_p = preset->top_p;
+    d->entropy_threshold = preset->entropy_threshold;
     if (d->set & REQUEST_SET_TEMPERATURE) r->temperature = preset->temperature;
     if (d->set & REQUEST_SET_TOP_P) r->top_p = preset->top_p;
+    if (d->set & REQUEST_SET_ENTROPY_THRESHOLD)
+        r->rollback.entropy_threshold = preset->entropy_threshold;
     r->set |= d->set;
 }

@@ -13,7 +13,8 @@
  * for every request, under `exact` only where the client named the task; regulation, where a
  * request asks for it, takes their place. A prompt whose task is not
  * clear (the model abstains, knows the task by a name of its own, or there is no text) takes the
- * middle preset.
+ * middle preset. The rollback monitor, where it was calibrated, watches every answer under
+ * `adaptive`, unless the request says otherwise.
  *
  * Threads: policy_decide any, up to n_workspaces at once; all else the loop thread. Nothing here
  * allocates but open, publish and revert.
@@ -34,8 +35,9 @@ enum { POLICY_MAX_WORKSPACES = 32, POLICY_FINGERPRINT_BYTES = 32, POLICY_MAX_LAB
 enum policy_kind { POLICY_EXACT, POLICY_ADAPTIVE };
 
 struct policy_preset {
-    float temperature; /* 0 .. 2; 0: no sampling */
-    float top_p;       /* above 0, at most 1 */
+    float temperature;       /* 0 .. 2; 0: no sampling */
+    float top_p;             /* above 0, at most 1 */
+    float entropy_threshold; /* nats, 0 .. 20: of rollback rule `fixed` */
 };
 
 struct policy_presets {
@@ -65,7 +67,7 @@ struct policy_decision {
     struct task_verdict verdict;
     uint64_t classify_ns;
     uint32_t set; /* request fields that the preset filled: bits of enum request_field */
-    float temperature, top_p; /* those it filled */
+    float temperature, top_p, entropy_threshold; /* those it filled */
 };
 
 struct policy_config {
@@ -103,6 +105,9 @@ static inline bool policy_is_full_depth(const struct policy_epoch *epoch, uint32
     return epoch->full_depth[label_set / 64] >> label_set % 64 & 1;
 }
 
+/* Before the request is prepared: under `adaptive` the rollback monitor watches answers that nobody
+ * spoke of, where it was calibrated. */
+void policy_watch(const struct policy_epoch *epoch, bool calibrated, struct request *r);
 /* The task of the request's prompt. r: CHAT or COMPLETION. */
 void policy_decide(struct policy *p, const struct policy_epoch *epoch, const struct request *r,
                    struct policy_decision *out);

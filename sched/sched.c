@@ -328,7 +328,10 @@ enum status sched_submit(struct sched *s, const struct request *r, const struct 
         if (st != STATUS_OK) return st;
     }
     s->n_free--;
-    if (s->cfg.policy != NULL) x->epoch = policy_pin(s->cfg.policy);
+    if (s->cfg.policy != NULL) {
+        x->epoch = policy_pin(s->cfg.policy);
+        policy_watch(x->epoch, s->monitor.calibrated, &x->request);
+    }
     x->decision = (struct policy_decision){.task = METRIC_TASK_NONE};
     x->state = ENTRY_WAITING;
     x->generation++;

@@ -15,6 +15,7 @@
 #include "core/cpu/cpu_backend.h"
 #include "core/cpu/matmul.h"
 #include "core/cpu/vector.h"
+#include "core/gate_choice.h"
 #include "core/heads.h"
 #include "core/worker_pool.h"
 
@@ -23,8 +24,6 @@ enum {
     HEAD_ROWS = 32,    /* logits kept at once */
     ATTENTION_TILE_ROWS = 16,
     PARTIAL_BYTES = 8 << 20, /* block results waiting to be merged, at most */
-    /* Groups of positions whose page choices a slot keeps. */
-    GATE_RING = (STEP_GATE_KEPT + STEP_GATE_ROWS) / STEP_GATE_REFRESH + 2,
 };
 
 /* Heads that steps may name. */

@@ -1,10 +1,13 @@
 /* gate.c: which pages a gated row attends to (core/step.h, struct gate_policy).
  *
- * The bounds of a page's keys (least and greatest value per channel) are taken when its last
- * position is written. Quest (Tang et al. 2024, arXiv:2406.10774): no key of a page scores more
- * with a query than the sum over channels of max(q min, q max). A page's score is the largest over
- * the query heads of a KV head. Choices are kept per slot in a ring, by the group of positions that
- * they serve.
+ * What a page's keys are like is taken when its last position is written: per channel the mean and
+ * the standard deviation. A query head's score of a page is the product with the means plus half of
+ * the sum of |q| times the deviations: the mean key, and some of what may stand out. Least and
+ * greatest values in their place, which bound every key's product (Quest: Tang et al. 2024,
+ * arXiv:2406.10774), add up extremes of channels that no key has together, and lose more at equal
+ * budgets (perf/results/2026-12-01-gate-rollback.md). A page's score is
+ * the largest over the query heads of a KV head. Choices are kept per slot in a ring, by the group
+ * of positions that they serve.
  */
 #include <string.h>
 
@@ -13,20 +16,14 @@
 
 /* The row's policy in the layer at hand, or NULL: it attends to everything. */
 const struct gate_policy *gate_of(const struct cpu_backend *b, uint32_t row) {
-    const struct span *span = b->row_span[row];
-    if (span->gate == STEP_NONE || b->layer->plan->window > 0 || b->guessing) return NULL;
-    const struct gate_policy *g = &b->step->gates[span->gate];
-    const uint32_t layer = (uint32_t)(b->layer - b->layers);
-    return layer < g->dense_layers || b->position[row] < g->first_position ? NULL : g;
-}
-
-static size_t ring_index(uint32_t slot, uint32_t choice_position) {
-    return (size_t)slot * GATE_RING + choice_position / STEP_GATE_REFRESH % GATE_RING;
+    if (b->layer->plan->window > 0 || b->guessing) return NULL;
+    const struct gate_policy *g = gate_policy_at(b->step, b->row_span[row], b->position[row]);
+    return g == NULL || (uint32_t)(b->layer - b->layers) < g->dense_layers ? NULL : g;
 }
 
 uint64_t *gate_chosen(const struct cpu_backend *b, uint32_t slot, uint32_t choice_position) {
     const uint32_t layer = (uint32_t)(b->layer - b->layers);
-    const size_t entry = ring_index(slot, choice_position);
+    const size_t entry = gate_ring_index(slot, choice_position);
     CHECK(b->gate_at[entry] == choice_position + 1);
     return b->gate_bits + (entry * b->cfg.plan->n_layers + layer) * b->gate_heads * b->gate_words;
 }
@@ -51,23 +48,10 @@ void gate_prepare(struct cpu_backend *b) {
         memcpy(b->gate_at + (size_t)c->to * GATE_RING, b->gate_at + (size_t)c->from * GATE_RING,
                GATE_RING * sizeof *b->gate_at);
     }
-    for (uint32_t i = 0; i < s->n_spans; i++) {
-        const struct span *span = &s->spans[i];
-        if (span->gate == STEP_NONE) continue;
-        CHECK(span->gate < s->n_gates && span->slot < b->cfg.n_slots);
-        const struct gate_policy *g = &s->gates[span->gate];
-        CHECK(g->sink_pages >= 1 && g->recent_pages >= 1);
-        CHECK(g->first_anchor + g->n_anchors <= s->n_gate_pages);
-        const uint32_t end = span->first_position + span->n_tokens;
-        CHECK(end <= g->first_position || span->n_tokens <= STEP_GATE_ROWS ||
-              end - g->first_position <= STEP_GATE_ROWS);
-        for (uint32_t r = 0; r < span->n_tokens; r++) {
-            const uint32_t p = span->first_position + r;
-            if (p < g->first_position || gate_choice_position(g, p) != p) continue;
-            b->gate_at[ring_index(span->slot, p)] = p + 1;
-            /* Its query is wanted in the last layer too. */
-            b->needed[span->first_row + r] = 1;
-        }
+    for (struct gate_walk w = {0}; gate_next_choice(s, b->cfg.n_slots, &w);) {
+        b->gate_at[gate_ring_index(w.span->slot, w.position)] = w.position + 1;
+        /* Its query is wanted in the last layer too. */
+        b->needed[w.row] = 1;
     }
 }
 

@@ -75,10 +75,11 @@ struct vector_kernels {
     void (*attention_merge)(float *m, float *l, float *acc, float m_b, float l_b,
                             const float *acc_b, uint32_t head_dim);
     /* Of one page and KV head (k and its scales as attention_block finds them): per channel the
-     * least and the greatest of the 16 keys, F16 (nearest): out[head_dim], then out[head_dim]. */
+     * mean of the 16 keys less, then plus half their standard deviation (sums over the keys as over
+     * 16 lanes), F16 (nearest): out[head_dim], then out[head_dim]. */
     void (*page_bounds)(const uint8_t *k, const uint8_t *k_scale, enum kv_format kv,
                         uint32_t head_dim, uint16_t *out);
-    /* The largest over heads h of sum over d of max(q_hd least_d, q_hd greatest_d), 16 lanes by
+    /* The largest over heads h of sum over d of max(q_hd low_d, q_hd high_d), 16 lanes by
      * channel; q [n_group, head_dim]. */
     float (*page_score)(const float *q, uint32_t n_group, uint32_t head_dim,
                         const uint16_t *bounds);

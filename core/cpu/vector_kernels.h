@@ -509,16 +509,18 @@ static void page_bounds(const uint8_t *k, const uint8_t *k_scale, enum kv_format
                         uint32_t head_dim, uint16_t *out) {
     v16 scale = v_set1(1);
     if (kv == KV_Q8) scale = v_load_f16((const uint16_t *)(const void *)k_scale);
-    const v16 zero = v_set1(0);
     for (uint32_t d = 0; d < head_dim; d += 16) {
-        float least[16], greatest[16];
+        float low[16], high[16];
         for (uint32_t j = 0; j < 16; j++) {
             const v16 x = v_mul(load_kv(k, (size_t)(d + j) * 16, kv), scale);
-            greatest[j] = v_hmax(x);
-            least[j] = -v_hmax(v_sub(zero, x));
+            const float mean = v_sum(x) * 0.0625f;
+            const v16 off = v_sub(x, v_set1(mean));
+            const float half = 0.5f * __builtin_sqrtf(v_sum(v_mul(off, off)) * 0.0625f);
+            low[j] = mean - half;
+            high[j] = mean + half;
         }
-        v_store_f16(out + d, v_load(least));
-        v_store_f16(out + head_dim + d, v_load(greatest));
+        v_store_f16(out + d, v_load(low));
+        v_store_f16(out + head_dim + d, v_load(high));
     }
 }
 
@@ -531,11 +533,11 @@ static float page_score(const float *q, uint32_t n_group, uint32_t head_dim,
         v16 sum[HEADS];
         UNROLL for (uint32_t h = 0; h < HEADS; h++) sum[h] = v_set1(0);
         for (uint32_t d = 0; d < head_dim; d += 16) {
-            const v16 least = v_load_f16(bounds + d), greatest = v_load_f16(bounds + head_dim + d);
+            const v16 low = v_load_f16(bounds + d), high = v_load_f16(bounds + head_dim + d);
             UNROLL for (uint32_t h = 0; h < HEADS; h++) {
                 if (h >= n) break;
                 const v16 x = v_load(q + (size_t)(first + h) * head_dim + d);
-                sum[h] = v_add(sum[h], v_max(v_mul(x, least), v_mul(x, greatest)));
+                sum[h] = v_add(sum[h], v_max(v_mul(x, low), v_mul(x, high)));
             }
         }
         for (uint32_t h = 0; h < n; h++) {

@@ -1,7 +1,7 @@
 // page_choose.cu: which pages before the recent ones a row's query chooses (core/step.h, struct
 // gate_policy): sinks, anchors, and the best of the others, ties to the lower page. A CTA a (choice,
 // KV head). A page's score is the largest over the head's queries of the sum over channels of
-// max(q least, q most), in 16 lanes: the bits of core/cpu/vector.h's page_score.
+// max(q low, q high), in 16 lanes: the bits of core/cpu/vector.h's page_score.
 
 #define GROUP (N_HEADS / N_KV_HEADS)
 
@@ -17,9 +17,9 @@ DEVICE void score_pages(const params &p, const float *q, const u32 *pages, const
     for (u32 p0 = first + warp * 2; p0 < end; p0 += WARPS * 2) {
         const u32 page = p0 + half;
         const bool candidate = page < end && !(masks[page / 16] >> (page % 16) & 1);
-        const u16 *least = 0;
+        const u16 *low = 0;
         if (candidate)
-            least = (const u16 *)(p.bounds + (u64)pages[page] * p.bounds_bytes) + head * 2 * HEAD_DIM;
+            low = (const u16 *)(p.bounds + (u64)pages[page] * p.bounds_bytes) + head * 2 * HEAD_DIM;
         float best = __uint_as_float(0xff800000u);
 #pragma unroll 1
         for (int g = 0; g < GROUP; g++) {
@@ -28,7 +28,7 @@ DEVICE void score_pages(const params &p, const float *q, const u32 *pages, const
 #pragma unroll
                 for (int d = lane; d < HEAD_DIM; d += 16) {
                     const float x = q[g * HEAD_DIM + d];
-                    s = s + larger(x * f16_float(least[d]), x * f16_float(least[HEAD_DIM + d]));
+                    s = s + larger(x * f16_float(low[d]), x * f16_float(low[HEAD_DIM + d]));
                 }
             }
             __syncwarp();

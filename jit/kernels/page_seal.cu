@@ -1,5 +1,16 @@
-// page_seal.cu: the least and the largest key of every channel of pages that a row has completed
-// (Tang et al., "Quest", 2024); a CTA a page.
+// page_seal.cu: of every channel of pages that a row has completed, the mean of the keys less and
+// plus half their standard deviation (core/cpu/vector.h, page_bounds); a CTA a page.
+
+DEVICE float sum_of_16(const float *x) {
+    float s[16];
+#pragma unroll
+    for (int j = 0; j < 16; j++) s[j] = x[j];
+#pragma unroll
+    for (int half = 8; half >= 1; half /= 2)
+#pragma unroll
+        for (int j = 0; j < half; j++) s[j] = s[j] + s[j + half];
+    return s[0];
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(params p) {
     dependents_launch();
@@ -13,17 +24,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(params p) {
     for (int i = threadIdx.x; i < N_KV_HEADS * HEAD_DIM; i += THREADS) {
         const uint4 a = ((const uint4 *)(k + i * 16))[0], b = ((const uint4 *)(k + i * 16))[1];
         const u32 words[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-        float least = f16_low(words[0]), most = least;
+        float x[16];
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            const float lo = f16_low(words[j]), hi = f16_high(words[j]);
-            least = lo < least ? lo : least;
-            least = hi < least ? hi : least;
-            most = larger(lo, most);
-            most = larger(hi, most);
+            x[2 * j] = f16_low(words[j]);
+            x[2 * j + 1] = f16_high(words[j]);
         }
+        const float mean = sum_of_16(x) * 0.0625f;
+#pragma unroll
+        for (int j = 0; j < 16; j++) x[j] = (x[j] - mean) * (x[j] - mean);
+        float deviation;
+        asm("sqrt.rn.f32 %0, %1;" : "=f"(deviation) : "f"(sum_of_16(x) * 0.0625f));
+        const float half = 0.5f * deviation;
         const int head = i / HEAD_DIM, d = i - head * HEAD_DIM;
-        bounds[(head * 2) * HEAD_DIM + d] = float_f16(least);
-        bounds[(head * 2 + 1) * HEAD_DIM + d] = float_f16(most);
+        bounds[(head * 2) * HEAD_DIM + d] = float_f16(mean - half);
+        bounds[(head * 2 + 1) * HEAD_DIM + d] = float_f16(mean + half);
     }
 }

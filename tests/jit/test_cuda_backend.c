@@ -201,7 +201,7 @@ static void compare_choices(struct cuda_rig *r, struct bits_rig *c, const struct
     uint32_t n_chosen = 0;
     for (uint32_t p = gate->first_position; p < n; p++) {
         if (gate_choice_position(gate, p) != p) continue;
-        const uint32_t entry = p / STEP_GATE_REFRESH % CUDA_GATE_RING;
+        const uint32_t entry = p / STEP_GATE_REFRESH % GATE_RING;
         const uint32_t recent = gate_recent_page(gate, p);
         assert_int_equal(g->gate_of.entries[entry].at, p + 1);
         assert_int_equal(g->gate_of.entries[entry].recent_page, recent);

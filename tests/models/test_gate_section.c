@@ -33,9 +33,10 @@ static void round_trip_and_refusals(void **state) {
         size_t at;
         uint32_t value;
         enum status want;
-    } bad[] = {{0, 1, STATUS_CORRUPT},           {4, 2, STATUS_UNSUPPORTED},
-               {8, UINT32_MAX, STATUS_CORRUPT},  {8, 2, STATUS_CORRUPT},
-               {16, UINT32_MAX, STATUS_CORRUPT}, {20, 1025, STATUS_CORRUPT}};
+    } bad[] = {{0, 1, STATUS_CORRUPT},     {4, 3, STATUS_UNSUPPORTED},
+               {4, 1, STATUS_UNSUPPORTED}, {8, UINT32_MAX, STATUS_CORRUPT},
+               {8, 2, STATUS_CORRUPT},     {16, UINT32_MAX, STATUS_CORRUPT},
+               {20, 1025, STATUS_CORRUPT}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         gate_section_write(&g, bytes);
         memcpy(bytes + bad[i].at, &bad[i].value, 4);

@@ -32,6 +32,7 @@ static struct monitor_model some_model(float *mean) {
                                   .report_bytes = 7,
                                   .rule = {.weights = {1, 2, 3, 4, 5, 6},
                                            .threshold = 3,
+                                           .threshold_hot = 4,
                                            .hold = 1,
                                            .surprise = 4,
                                            .entropy_mean = 1.5f,

@@ -31,6 +31,7 @@ static struct monitor_model model = {
     .calibrated = true,
     .rule = {.weights = {0.1f, 0.2f, -0.3f, 0.4f, 0.5f, 0.6f},
              .threshold = FLT_MAX,
+             .threshold_hot = FLT_MAX,
              .hold = FLT_MAX,
              .surprise = FLT_MAX,
              .entropy_mean = 1.5f,
@@ -244,7 +245,7 @@ static void test_hold_and_cut(void **state) {
     struct output o;
     struct monitor_verdict v = {0};
     for (uint32_t k = 0; k < 24; k++) {
-        if (k == 23) model.rule.threshold = -FLT_MAX;
+        if (k == 23) model.rule.threshold = model.rule.threshold_hot = -FLT_MAX;
         v = draw(m, k, &o);
     }
     assert_int_equal(v.cut, N_PROMPT + 20);
@@ -287,7 +288,7 @@ static void test_rollback_leaves_no_trace(void **state) {
     uint32_t n_cuts = 0;
     for (uint32_t k = 0; k < 200;) {
         /* Other text, up to 32 tokens of it, and back. */
-        model.rule.threshold = FLT_MAX;
+        model.rule.threshold = model.rule.threshold_hot = FLT_MAX;
         const struct monitor_verdict v = draw(m, k, &o);
         assert_int_equal(v.cut, 0);
         assert_memory_equal(plain[k].features, m->points[(N_PROMPT + k) % MONITOR_POINTS].features,
@@ -300,7 +301,7 @@ static void test_rollback_leaves_no_trace(void **state) {
                 struct output wild = drawn(x);
                 wild.token = 1000 + x, wild.entropy = 9, wild.logprob = -20;
                 monitor_state(m, N_PROMPT + k - 1 + x, x == 0 ? states[k - 1] : other);
-                if (x == 8) model.rule.threshold = -FLT_MAX;
+                if (x == 8) model.rule.threshold = model.rule.threshold_hot = -FLT_MAX;
                 const struct monitor_verdict w = monitor_draw(m, N_PROMPT + k + x, &wild);
                 if (x < 8) continue;
                 assert_true(w.cut > N_PROMPT);
@@ -339,7 +340,7 @@ static void test_nothing_to_compare_with(void **state) {
     struct monitor *m = start(ROLLBACK_AUTO, 32, 2);
     monitor_prompt(m, user_sum, 0);
     struct monitor_model usual = model;
-    model.rule.threshold = -FLT_MAX;
+    model.rule.threshold = model.rule.threshold_hot = -FLT_MAX;
     for (uint32_t k = 0; k < 80; k++) {
         struct output o;
         assert_int_equal(draw(m, k, &o).cut, 0);
@@ -367,7 +368,7 @@ static void test_cost(void **state) {
         monitor_prompt(&m, sum, 9);
         for (uint32_t k = 0; k < 64; k++) {
             struct output o = {.entropy = 1, .logprob = -1};
-            wide.rule.threshold = k == 63 ? -FLT_MAX : FLT_MAX;
+            wide.rule.threshold = wide.rule.threshold_hot = k == 63 ? -FLT_MAX : FLT_MAX;
             wide.rule.surprise = k > 40 ? 0.1f : FLT_MAX;
             const uint64_t from = clock_now_ns();
             if (k > 0) monitor_state(&m, N_PROMPT + k - 1, row);

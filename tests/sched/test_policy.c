@@ -147,6 +147,25 @@ static void test_decisions(void **state) {
     assert_true(d.task == METRIC_TASK_NONE && !d.classified && d.by == POLICY_BY_NOBODY);
     policy_apply(policy_newest(adaptive), &d, &r);
     assert_true(r.temperature == 0.5f && r.top_p == 0.9f);
+
+    /* The rollback monitor: under adaptive, where it was calibrated and nobody spoke of it. */
+    const struct rollback nothing = ROLLBACK_DEFAULT;
+    for (uint32_t i = 0; i < 16; i++) {
+        r = (struct request){.kind = i & 1 ? REQUEST_CHAT : REQUEST_EMBEDDING, .rollback = nothing};
+        if (i & 2) r.set = REQUEST_SET_ROLLBACK;
+        policy_watch(policy_newest(i & 4 ? adaptive : exact), i & 8, &r);
+        assert_int_equal(r.rollback.rule, i == 13 ? ROLLBACK_AUTO : ROLLBACK_OFF);
+    }
+    r = (struct request){.user_text = text_of(clear[0].text), .rollback = nothing};
+    r.rollback.rule = ROLLBACK_FIXED;
+    policy_decide(adaptive, policy_newest(adaptive), &r, &d);
+    const float threshold = policy_newest(adaptive)->presets.task[d.task].entropy_threshold;
+    policy_apply(policy_newest(adaptive), &d, &r);
+    assert_true(r.rollback.entropy_threshold == threshold && threshold > 0);
+    r.set = REQUEST_SET_ENTROPY_THRESHOLD;
+    r.rollback.entropy_threshold = 4;
+    policy_apply(policy_newest(adaptive), &d, &r);
+    assert_true(r.rollback.entropy_threshold == 4);
     policy_close(adaptive);
     policy_close(exact);
 }

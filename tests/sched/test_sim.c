@@ -56,6 +56,7 @@ static const struct monitor_model fake_model = {
     .calibrated = true,
     .rule = {.weights = {0, -0.3f, -0.5f, -0.5f, 0.5f, 0.7f},
              .threshold = 1.2f,
+             .threshold_hot = 1.4f,
              .hold = 0.7f,
              .surprise = 3.2f,
              .entropy_mean = 2.4f,
@@ -445,6 +446,7 @@ static void make_client(struct client *k, struct fake *f, uint64_t *x, uint32_t 
         r->rollback.similarity_threshold = 0.6f;
         r->rollback.window = 1 + below(x, REQUEST_MAX_HELD);
         r->rollback.max = below(x, 4);
+        r->set |= REQUEST_SET_ROLLBACK | REQUEST_SET_ENTROPY_THRESHOLD;
     }
     k->arrives_ns = f->clock_ns + below(x, 60000000);
     r->received_ns = k->arrives_ns;
@@ -530,6 +532,8 @@ static const char *const user_texts[] = {
 
 /* What the policy does to a request that was submitted while `m` was the newest model. */
 static void apply_policy(struct request *r, const struct task_model *m, bool adaptive) {
+    if (adaptive && !(r->set & REQUEST_SET_ROLLBACK) && r->n_labels == 0)
+        r->rollback.rule = ROLLBACK_AUTO;
     const bool asked = (r->set & REQUEST_SET_TASK_TYPE) != 0;
     if (!adaptive && !asked) {
         if (!(r->set & REQUEST_SET_TEMPERATURE)) r->temperature = 1;
