@@ -68,7 +68,7 @@ struct cuda_backend_info {
     uint64_t kernel_bytes, graph_bytes; /* what the driver took for them, measured */
     /* Launches of a layer, at most, without page copies, choices and taps. */
     uint32_t decode_layer_kernels, prefill_layer_kernels;
-    bool lost;                          /* a device error: no step will be accepted */
+    bool lost; /* a device error: no step will be accepted */
 };
 
 enum status cuda_backend_open(const struct backend_config *cfg,

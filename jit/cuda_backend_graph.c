@@ -24,7 +24,7 @@ struct line {
     struct cuda_after last; /* node NULL: none yet; launching, only whether the next may overlap */
     uint64_t bytes, flops;
     uint32_t n_kernels, most_layer_kernels; /* counted: all, of a layer */
-    enum status status; /* of the first failure; nothing is added after it */
+    enum status status;                     /* of the first failure; nothing is added after it */
     struct error *e;
 };
 

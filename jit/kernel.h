@@ -92,8 +92,8 @@ enum kernel_planes {
  * CTA, and all CTAs meet. next_bits: 0, or the norm before the next layer's q, k and v is done here
  * too, into planes of so many bits. */
 #define FFN_FIELDS(U, F, T)                                                                        \
-    T(format) U(n) U(k) T(down_format) U(activation_bits) U(gelu) U(input) U(next_bits)            \
-        F(epsilon) F(scale)
+    T(format)                                                                                      \
+    U(n) U(k) T(down_format) U(activation_bits) U(gelu) U(input) U(next_bits) F(epsilon) F(scale)
 /* One row: x = fmaf(scale, post_norm ? norm(y) : y, x) if add; then norm (or a copy) of x, into
  * planes (bits 16, 8) or F32 (bits 0). */
 #define NORM_FIELDS(U, F, T)  U(k) U(add) U(post_norm) U(norm) U(activation_bits) F(epsilon) F(scale)

@@ -182,8 +182,7 @@ static enum status choose_ffn(const struct ffn_spec *m, const struct kernel_devi
     /* Six bits, and the compiler for other than 8.x and 9.x, need more than the 80 registers that
      * three CTAs leave. */
     const bool large = m->down_format == TENSOR_Q6_K || device->cc < 80 || device->cc > 90;
-    if (large && c->blocks_per_sm > 2)
-        c->blocks_per_sm = 2;
+    if (large && c->blocks_per_sm > 2) c->blocks_per_sm = 2;
     c->shared_bytes =
         many ? 0 : c->tile_rows * (uint32_t)kernel_planes_bytes(m->k, m->activation_bits);
     uint32_t fixed = part_bytes(c->tile_panels, many ? 1 : splits, c->tile_rows);

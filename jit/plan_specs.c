@@ -243,8 +243,7 @@ bool spec_feed_forward(const struct plan *p, const struct kernel_device *device,
     out->ffn.scale = l->residual_scale;
     if (rows <= 16) return fits(out, device, rows);
     out->ffn.input = KERNEL_IN_PLANES;
-    if (layer + 1 < p->n_layers)
-        out->ffn.next_bits = shared_rows(p, device, layer + 1, bits, rows);
+    if (layer + 1 < p->n_layers) out->ffn.next_bits = shared_rows(p, device, layer + 1, bits, rows);
     return fits(out, device, rows);
 }
 
@@ -253,6 +252,5 @@ bool spec_rows_ready(const struct plan *p, const struct kernel_device *device, u
     struct kernel_spec s;
     /* Of the first layer: the norm behind the embedding. */
     if (layer == 0) return shared_rows(p, device, 0, bits, rows) != 0;
-    return spec_feed_forward(p, device, layer - 1, bits, rows, &s) &&
-           s.ffn.next_bits != 0;
+    return spec_feed_forward(p, device, layer - 1, bits, rows, &s) && s.ffn.next_bits != 0;
 }

@@ -49,8 +49,8 @@ struct kernel_spec spec_norm(const struct plan *p, const struct norm_shape *shap
  * prologue. False: it reads planes, and *before is the kernel that writes them. */
 bool spec_take_norm(const struct plan *p, const struct kernel_device *device, uint32_t rows,
                     bool has_norm, struct kernel_spec *product, struct kernel_spec *before);
-/* Whether norm, gate, up, down and residual of a layer are one kernel for as many rows; next_bits is
- * set where it leaves the normed rows of the next layer's q, k and v. */
+/* Whether norm, gate, up, down and residual of a layer are one kernel for as many rows; next_bits
+ * is set where it leaves the normed rows of the next layer's q, k and v. */
 bool spec_feed_forward(const struct plan *p, const struct kernel_device *device, uint32_t layer,
                        uint32_t bits, uint32_t rows, struct kernel_spec *out);
 /* Whether the layer before (of the first: a norm behind the embedding, spec_first_norm) leaves the

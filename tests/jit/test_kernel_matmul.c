@@ -672,8 +672,8 @@ static void feed_forward(void **state) {
             free(b);
         }
         /* Against float64 on the first row: the class's error, not more. */
-        const uint64_t all[] = {x0, x1, w_at, run, h_planes, x_planes, h, barrier,
-                                normed, next, next_run};
+        const uint64_t all[] = {x0, x1,      w_at,   run,  h_planes, x_planes,
+                                h,  barrier, normed, next, next_run};
         for (unsigned i = 0; i < sizeof all / sizeof *all; i++) rig_free(rig, all[i]);
         matrix_free(&gate);
         matrix_free(&down);

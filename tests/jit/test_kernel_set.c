@@ -116,8 +116,8 @@ static void test_every_chip(void **state) {
         /* One kernel for any number of rows. */
         assert_true(count(&s, KERNEL_FFN) >= 4);
         assert_false(has_epilogue(&s, KERNEL_OUT_GATED));
-        assert_true(has_epilogue(&s, KERNEL_OUT_QKV) &&
-                    has_epilogue(&s, KERNEL_OUT_RESIDUAL) && has_epilogue(&s, KERNEL_OUT_STORE));
+        assert_true(has_epilogue(&s, KERNEL_OUT_QKV) && has_epilogue(&s, KERNEL_OUT_RESIDUAL) &&
+                    has_epilogue(&s, KERNEL_OUT_STORE));
         assert_in_range(s.n_uses, 20, 100);
         kernel_set_free(&s);
         assert_null(s.uses);
