@@ -69,7 +69,7 @@ static void agreements(void **state) {
     near(agree("abc今", "abc 今"), 1);
     near(agree("\xFF\xFE bad", "bad"), 1);
     static char long_text[20000];
-    for (int i = 0; i < 19999; i++) long_text[i] = i % 5 == 4 ? ' ' : (char)('a' + i % 5);
+    for (int i = 0; i < 19999; i++) long_text[i] = (char)(i % 5 == 4 ? ' ' : 'a' + i % 5);
     near(agree(long_text, long_text), 1);
 }
 
