@@ -82,7 +82,7 @@ static int on_header_done(llhttp_t *p) {
     } else if (name_is(h, "expect")) {
         if (value_is(h, "100-continue"))
             h->head.expect_continue = true;
-        else
+        else if (!value_is(h, ""))
             rc = refuse(h, 417, "only 100-continue can be expected");
     } else if (name_is(h, "transfer-encoding")) {
         if (!value_is(h, "chunked"))
@@ -99,9 +99,10 @@ static int on_header_done(llhttp_t *p) {
 static int split_target(struct http *h) {
     const char *t = h->target;
     size_t n = h->target_n;
-    if (n > 7 && strncasecmp(t, "http://", 7) == 0) {
+    if (n >= 7 && strncasecmp(t, "http://", 7) == 0) {
         size_t host_end = 7; /* a path may be missing, with or without a query behind it */
         while (host_end < n && strchr("/?#", t[host_end]) == NULL) host_end++;
+        if (host_end == 7) return refuse(h, 400, "the request target names no host");
         t += host_end;
         n -= host_end;
     }
@@ -127,7 +128,7 @@ static int on_headers_complete(llhttp_t *p) {
     struct http_head *d = &h->head;
     if (p->http_major != 1) return refuse(h, 505, "HTTP/1.1 and HTTP/1.0 are spoken here");
     d->http_1_0 = p->http_minor == 0;
-    if (d->http_1_0) d->expect_continue = false; /* RFC 9110, 10.1.1 */
+    if (d->http_1_0) d->expect_continue = false; /* RFC 9110, 10.1.1: to be ignored */
     if (h->n_hosts > 1 || (h->n_hosts == 0 && !d->http_1_0))
         return refuse(h, 400, "exactly one Host header is needed");
     switch (p->method) {

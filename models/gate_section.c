@@ -1,5 +1,7 @@
 #include "models/gate_section.h"
 
+#include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "core/check.h"
@@ -13,6 +15,13 @@ struct header {
 };
 _Static_assert(sizeof(struct header) == 32 && sizeof(struct gate_row) == 36, "the file's layout");
 
+static bool row_is_sane(const struct gate_row *r) {
+    return isfinite(r->kl) && isfinite(r->kl_upper) && isfinite(r->delta_nll) &&
+           isfinite(r->delta_nll_error) && r->delta_nll_error >= 0 && r->agreement >= 0 &&
+           r->agreement <= 1 && isfinite(r->step) && r->step >= 0 &&
+           r->budget <= GATE_SECTION_MAX_PAGES;
+}
+
 enum status gate_section_read(struct gate_section *out, const void *bytes, size_t n,
                               struct error *e) {
     struct header h = {0};
@@ -20,7 +29,8 @@ enum status gate_section_read(struct gate_section *out, const void *bytes, size_
     if (n >= sizeof h) memcpy(&h, bytes, sizeof h);
     if (h.magic != MAGIC || h.n_rows > GATE_SECTION_MAX_ROWS ||
         n != sizeof h + h.n_rows * sizeof(struct gate_row) ||
-        h.safe_pages > GATE_SECTION_MAX_PAGES || h.safe_share > 1024)
+        h.safe_pages > GATE_SECTION_MAX_PAGES || h.safe_share > 1024 || !isfinite(h.kl_limit) ||
+        h.kl_limit < 0)
         return error_set(e, STATUS_CORRUPT, "gate", "the gate section makes no sense");
     if (h.version != VERSION)
         return error_set(e, STATUS_UNSUPPORTED, "gate",
@@ -30,8 +40,12 @@ enum status gate_section_read(struct gate_section *out, const void *bytes, size_
     out->safe_pages = h.safe_pages;
     out->safe_share = h.safe_share;
     out->kl_limit = h.kl_limit;
-    out->n_rows = h.n_rows;
     memcpy(out->rows, (const char *)bytes + sizeof h, h.n_rows * sizeof *out->rows);
+    for (uint32_t i = 0; i < h.n_rows; i++)
+        if (!row_is_sane(&out->rows[i]))
+            return error_set(e, STATUS_CORRUPT, "gate",
+                             "row %u of the gate section is no measurement", i);
+    out->n_rows = h.n_rows;
     return STATUS_OK;
 }
 

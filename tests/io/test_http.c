@@ -142,6 +142,9 @@ static const struct {
     {"GET / HTTP/2.0\r\nHost: x\r\n\r\n", "!505"},
     {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "!400"},
     {"GET / HTTP/1.1\r\nHost: x\r\nExpect: the-unexpected\r\n\r\n", "!417"},
+    {"GET http:///v1/models HTTP/1.1\r\nHost: x\r\n\r\n", "!400"},
+    {"GET http://?/v1/models HTTP/1.1\r\nHost: x\r\n\r\n", "!400"},
+    {"GET http:// HTTP/1.1\r\nHost: x\r\n\r\n", "!400"},
     {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", "!400"},
     {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: "
      "chunked\r\n\r\n0\r\n\r\n",

@@ -1,4 +1,5 @@
 /* The gate section: what is written is read back, and nothing else is taken. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -41,6 +42,16 @@ static void round_trip_and_refusals(void **state) {
         gate_section_write(&g, bytes);
         memcpy(bytes + bad[i].at, &bad[i].value, 4);
         assert_int_equal(gate_section_read(&back, bytes, n, &e), bad[i].want);
+    }
+    /* Numbers that no measurement gives: the limit, and each float of the second row. */
+    const size_t row = 32 + sizeof(struct gate_row);
+    for (size_t at = 24; at < row + sizeof(struct gate_row); at = at == 24 ? row + 12 : at + 4) {
+        for (int k = 0; k < 3; k++) {
+            const float lie = k == 0 ? NAN : k == 1 ? INFINITY : -INFINITY;
+            gate_section_write(&g, bytes);
+            memcpy(bytes + at, &lie, 4);
+            assert_int_equal(gate_section_read(&back, bytes, n, &e), STATUS_CORRUPT);
+        }
     }
     free(bytes);
 }
